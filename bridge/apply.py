@@ -1,0 +1,188 @@
+"""The WRITE door: everything this process can do to your cluster, one arm a step, one call an arm.
+
+Goes in: a frozen step of `bridge.core.steps`. Comes out: nothing, or an exception of `bridge.errors`. Only the holder
+of the Lease gets past the door, except for Bind, which every replica may do after it has verified the grant.
+RBAC (deploy/manifests) can be read off the arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol, assert_never
+
+from bridge.core import attempt as attempts
+from bridge.core.model import JobId, Pod
+from bridge.core.steps import (
+    AdoptJob,
+    Bind,
+    DeletePod,
+    DrainNode,
+    DropFinalizer,
+    EndJob,
+    Forsake,
+    NameJob,
+    Nominate,
+    Notify,
+    Release,
+    SetConditions,
+    Step,
+    SubmitHeld,
+    SubmitJob,
+    Unhold,
+    UpdateExclusions,
+)
+from bridge.errors import BridgeError, Conflict, Denied, RefusedError, StaleView
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.log import logger
+from bridge.metrics import STEPS
+from bridge.names import (
+    ATTEMPT_ANNOTATION,
+    GPUS_ANNOTATION,
+    JOB_ID_LABEL,
+    NODE_ANNOTATION,
+    SCHEDULING_GATE,
+    SUBMITTED_ANNOTATION,
+    UPSTREAM_FINALIZER,
+)
+from bridge.slurm.client import SlurmClient
+
+log = logger("apply")
+INTO_SLURM = SubmitJob | SubmitHeld | Unhold | UpdateExclusions | AdoptJob | EndJob | DrainNode
+
+
+class Ending(Protocol):
+    """Ends a job with an exit status: `bridge.slurm.completion`, or a test's."""
+
+    async def complete(self, job: JobId, wait_status: int) -> bool:
+        """False: nobody takes one, and hasn't for a while."""
+
+    async def watch(self) -> None:
+        """Until cancelled: knows whether anybody takes one."""
+
+    def note(self) -> str:
+        """What works worse than it could, "" = nothing."""
+
+
+class WriteDoor:
+    def __init__(
+        self,
+        slurm: SlurmClient,
+        kube: KubeClient,
+        events: EventRecorder,
+        *,
+        completion: Ending | None,
+        leading: Callable[[], bool],
+        numbered: Callable[[JobId], bool] = lambda job: False,
+    ) -> None:
+        """`numbered`: is that job's id one that Slurm gave out, and may give out again?"""
+        self._slurm = slurm
+        self._kube = kube
+        self._events = events
+        self._completion = completion
+        self._leading = leading
+        self._numbered = numbered
+
+    async def apply(self, step: Step) -> Pod | JobId | None:
+        """What the answer tells: the pod as the API server has it after the write, or the id that Slurm gave a job."""
+        kind = type(step).__name__
+        if not isinstance(step, Bind) and not self._leading():
+            raise StaleView(f"{kind}: another replica leads now")
+        try:
+            if isinstance(step, INTO_SLURM) and (why := self._slurm.stranger()):
+                raise Denied(why).saying(why)
+            changed = await self._carry_out(step)
+        except BridgeError as error:
+            STEPS.labels(kind, type(error).__name__).inc()
+            raise
+        STEPS.labels(kind, "ok").inc()
+        return changed
+
+    async def _carry_out(self, step: Step) -> Pod | JobId | None:
+        match step:
+            case SubmitJob(id=job, spec=spec, immediate=True):
+                await self._slurm.allocate(job, spec)
+            case SubmitJob(id=job, spec=spec):
+                await self._slurm.submit(job, spec)
+            case SubmitHeld(spec=spec):
+                return (await self._slurm.submit_held(spec)).job_id
+            case NameJob(pod=pod, job=job, submitted=submitted):
+                return await self._kube.patch_pod(
+                    pod,
+                    labels={JOB_ID_LABEL: str(job)},
+                    annotations={SUBMITTED_ANNOTATION: f"{submitted:.0f}"},
+                    version=pod.version,
+                )
+            case Unhold(id=job, priority=priority):
+                await self._slurm.unhold(job, priority)
+            case UpdateExclusions(id=job, excluded=excluded):
+                await self._slurm.update_excluded(job, excluded)
+            case AdoptJob(id=job, mark=mark):
+                await self._slurm.update_mark(job, mark)
+            case EndJob():
+                await self._end(step)
+            case DrainNode(node=node_name, reason=reason):
+                if await self._slurm.drain(node_name, reason):
+                    log.warning("node drained", node=node_name, why=reason)
+            case Nominate(pod=pod, node=node, conditions=conditions):
+                return await self._kube.patch_pod_status(pod, nominated=node, conditions=conditions)
+            case Release(pod=pod, job=job, node=node, gpus=gpus):
+                return await self._kube.patch_pod(
+                    pod,
+                    labels={JOB_ID_LABEL: str(job)},
+                    annotations={NODE_ANNOTATION: node, GPUS_ANNOTATION: gpus or None},
+                    drop_gate=SCHEDULING_GATE if SCHEDULING_GATE in pod.gates else None,
+                    version=pod.version,
+                )
+            case Forsake(pod=pod, attempt=attempt):
+                text = attempts.render(attempt)
+                return await self._kube.patch_pod(
+                    pod,
+                    annotations={ATTEMPT_ANNOTATION: text, NODE_ANNOTATION: None, GPUS_ANNOTATION: None},
+                    version=pod.version,
+                )
+            case SetConditions(pod=pod, conditions=conditions, unchanged=unchanged):
+                version = pod.version if unchanged else None
+                return await self._kube.patch_pod_status(pod, conditions=conditions, version=version)
+            case Notify(pod=pod, verdict=verdict, warning=warning):
+                await self._events.record(
+                    pod, verdict.reason.value, verdict.text, kind="Warning" if warning else "Normal"
+                )
+            case DeletePod(pod=pod):
+                await self._kube.delete_pod(pod.namespace, pod.name, pod.uid)
+            case DropFinalizer(pod=pod):
+                return await self._kube.patch_pod(pod, drop_finalizer=UPSTREAM_FINALIZER)
+            case Bind(pod=pod, node=node):
+                await self._kube.bind(pod.namespace, pod.name, pod.uid, node, version=pod.version)
+            case _:
+                assert_never(step)
+        return None
+
+    async def _end(self, step: EndJob) -> None:
+        """COMPLETED or FAILED with the pod's exit code where slurmctld can be asked; else cancelled."""
+        job, status, note = step.id, step.wait_status, step.note
+        if self._slurm.rights.asks_for_owner or self._numbered(job):
+            found = await self._slurm.job(job)
+            theirs = found.mark.group != step.group if found.mark is not None else not found.listed
+            if step.group is not None and theirs:
+                raise Conflict(f"job {job} is another one now: its mark does not name {step.group}")
+            if self._slurm.rights.asks_for_owner:
+                self._slurm.rights.may_end(found.user)
+        if not await self._completed(step):
+            if status is not None:
+                how = f"exit code {status >> 8}" if status >> 8 or not status else f"signal {status & 0x7F}"
+                note = "; ".join(filter(None, (step.why, note, how)))
+            await self._slurm.cancel(job, note, step.mark)
+        log.info("job ended", job=job, status=status, why=step.why)
+
+    async def _completed(self, step: EndJob) -> bool:
+        if step.wait_status is None or self._completion is None:
+            return False
+        if step.note:
+            with suppress(RefusedError):  # a comment is a courtesy
+                await self._slurm.update_comment(step.id, step.note)
+        try:
+            return await self._completion.complete(step.id, step.wait_status)
+        except RefusedError:  # only SlurmUser and the job's owner may say how it ended
+            return False

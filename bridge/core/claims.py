@@ -1,0 +1,133 @@
+"""A pod whose job vanished from Slurm: its place is claimed again, before anything else happens to it.
+
+The claim asks for exactly the pod's nodes, at once or not at all, ahead of whatever waits. It reuses the vanished job's
+id where we chose it: should that job exist after all, Slurm itself refuses a second one, so there are never two. Only
+when Slurm says several times that others hold the nodes is the pod ended; any other answer leaves it where it is.
+Where Slurm numbers our jobs the claim goes through the queue, ahead of everybody, and has a minute to start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bridge.core import devices, held
+from bridge.core.conditions import job_condition, worth_writing
+from bridge.core.ends import end_doubles, end_pods
+from bridge.core.facts import Facts, Member, Sight
+from bridge.core.ledger import holding
+from bridge.core.model import JobId, JobRecord, JobSpec, SlurmNode
+from bridge.core.steps import Decision, DrainNode, EndJob, SetConditions, Step, SubmitJob
+from bridge.core.verdict import Reason, Verdict
+from bridge.errors import ProtocolError
+from bridge.names import DRAIN_PREFIX
+
+PAUSE = 15.0  # seconds between two claims
+REFUSALS = 3  # answers "others hold it", one after the other, that cost a pod its place
+SETTLED = 20.0  # seconds in which others on that node may get their places back: not on a drained one
+NOTHING = Sight(id=JobId(0), states=None, record=None)
+
+
+def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
+    """`sight`: the job that the pods are labelled with, and that Slurm does not have."""
+    if all(member.pod.deleted for member in running):
+        text = f"job {sight.id} is no longer in Slurm, and the pod is being deleted: its place is not asked for again"
+        return Decision(verdict=Verdict(Reason.DRAINING, text))
+    text = f"job {sight.id} is no longer in Slurm; the pod is kept and its place asked for again"
+    if sight.states is None and sight.id not in facts.denied and sight.id not in facts.doubted:
+        return Decision(verdict=Verdict(Reason.JOB_ABSENT, text), reads=(sight.id,), again=2.0)
+    refused = facts.claim_refused
+    if refused is not None:
+        text += f"; Slurm says: {refused.text}"
+    verdict = Verdict(Reason.JOB_ABSENT, text)
+    told = () if facts.boot_grace and refused is None else _tell(facts, running, text)
+    if refused is not None and refused.taken >= REFUSALS and not facts.boot_grace:
+        lost = f"job {sight.id} vanished from Slurm, and others hold its place now: {refused.text}"
+        gone = JobRecord(id=sight.id, states=frozenset())
+        return end_pods(facts, running, gone, Verdict(Reason.JOB_ENDED, lost))
+    if refused is not None and refused.age < PAUSE:
+        return Decision(verdict=verdict, steps=told, again=PAUSE - refused.age)
+    # An earlier attempt's job that came back to life holds what the pod doesn't use: it goes when this place is back.
+    mine = (s for s in facts.sights.values() if s.id in facts.current or refused is not None)
+    under_way = [s for s in mine if s.live and facts.owns(s.record)]
+    if under_way:
+        best = min(under_way, key=lambda one: one.rank)
+        first = held.onward(facts, [m.pod for m in running], best, end_doubles(facts, best))
+        if first is not None:
+            return first
+        astray = tuple(
+            EndJob(id=s.id, wait_status=None, why="it holds nodes where none of its pods is")
+            for s in under_way
+            if s.read is not None and s.read.nodes and all(name in facts.nodes for name in s.read.nodes)
+        )
+        return Decision(verdict=verdict, steps=astray, reads=tuple(s.id for s in under_way), again=2.0)
+    nodes = _nodes_of(facts, running)
+    if facts.held and facts.spec is not None and nodes:
+        asked = held.submit(facts, pinned(facts.spec, nodes), told)
+        return replace(asked, verdict=verdict)
+    job = _free_id(facts, sight)
+    if facts.spec is None or not nodes or job is None:
+        return Decision(verdict=verdict, steps=told, again=PAUSE)
+    step = SubmitJob(id=job, spec=pinned(facts.spec, nodes), immediate=not facts.spec.user)
+    return Decision(verdict=verdict, steps=(*told, step), again=2.0)
+
+
+def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Step, ...]:
+    """Where Slurm gave the place back with other GPUs than the pod still uses, nothing more may start on the node.
+
+    Only a claim requires its nodes: for any other job an annotation, which may be edited, is no ground for a drain.
+    """
+    steps: list[Step] = []
+    if not record.required or facts.slurm_now - record.started < SETTLED:
+        return ()
+    for name, text in zip(record.nodes, record.gres, strict=False):
+        twin = facts.nodes.get(name)
+        if twin is None or name in facts.drained:
+            continue
+        here = [m.pod for m in running if m.pod.node == twin.name]
+        try:
+            counted = set(devices.indices(text))
+        except ProtocolError:
+            continue  # which devices these are can't be told
+        for pod, used in ((pod, holder.gpus) for pod in here if (holder := holding(pod)) is not None):
+            if used is None or used <= counted:
+                continue
+            told = f"pod {pod.ref} uses GPUs {devices.spell(used)}, its job {record.id} counts {devices.spell(counted)}"
+            steps.append(DrainNode(node=name, reason=f"{DRAIN_PREFIX} {told}, until the pod is gone"))
+    return tuple(steps[:1])
+
+
+def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:
+    """The same job, on exactly these nodes."""
+    count = len(nodes)
+    return replace(
+        spec,
+        required_nodes=nodes,
+        excluded_nodes=(),
+        nodes_min=count,
+        nodes_max=count,
+        priority=held.FIRST,  # the place was this pod's before anybody waited for it
+        nice=None,
+        begin="",
+        dependency="",
+    )
+
+
+def _tell(facts: Facts, running: list[Member], text: str) -> tuple[Step, ...]:
+    shown = job_condition(None, facts.now, refused=text, reason=Reason.JOB_ABSENT)
+    told = [m.pod for m in running if worth_writing(m.pod, shown, facts.now)]
+    return tuple(SetConditions(pod=pod, conditions=(shown,)) for pod in told)
+
+
+def _nodes_of(facts: Facts, running: list[Member]) -> tuple[SlurmNode, ...]:
+    """Where the pods sit, as Slurm calls it; () if a node has no twin."""
+    names = {node.name: slurm for slurm, node in facts.nodes.items()}
+    held = dict.fromkeys(m.pod.node for m in running if m.pod.node)
+    return tuple(names[name] for name in held) if all(name in names for name in held) else ()
+
+
+def _free_id(facts: Facts, sight: Sight) -> JobId | None:
+    """The vanished job's own, else the next of this attempt that no record in Slurm holds."""
+    ids = [facts.fast_id, *facts.probes]
+    own = [sight.id] if sight.id in facts.current and sight.states is None else []
+    free = (job for job in (*own, *ids) if job is not None and facts.sights.get(job, NOTHING).states is None)
+    return next(free, None)

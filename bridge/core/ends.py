@@ -1,0 +1,170 @@
+"""How things end: which job records prove that a bound pod must go, how it goes, and how a job ends with its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.core.conditions import disruption, job_condition
+from bridge.core.facts import Facts, Member, Sight
+from bridge.core.model import ContainerStatus, JobRecord, Pod, SlurmNode, is_ended
+from bridge.core.steps import Decision, DeletePod, DrainNode, EndJob, Notify, SetConditions, Step
+from bridge.core.verdict import Reason, Verdict
+from bridge.names import DISRUPTION_CONDITION, DRAIN_PREFIX
+
+END_TEXT = "job {job} ended ({state}) before the pod was bound"
+SIGTERM_EXIT, SIGKILL_EXIT = 128 + 15, 128 + 9
+OUT_OF_MEMORY = 253  # the "signal" by which slurmctld knows an OUT_OF_MEMORY job (measured with 26.05)
+# Why a pod failed, when no container's exit code tells: SIGTERM for an eviction, SIGXCPU for a deadline.
+SIGNALS: Mapping[str, int] = {"Evicted": 15, "DeadlineExceeded": 24}
+ORDINARY_ENDS = frozenset(
+    {"CANCELLED", "TIMEOUT", "PREEMPTED"}
+)  # by a person or a rule, however many at once
+NODE_CLOSED = "ReqNodeNotAvail"  # a pending job's reason: its node is drained or down, and nobody else has it
+QUEUE_PATIENCE = 60.0  # seconds that a job which lost its start may need to get its node back
+
+# What a person reads when Slurm ended the job; the first state that fits.
+_WHY = (
+    ("PREEMPTED", "was preempted by a job of higher priority"),
+    ("TIMEOUT", "reached its time limit"),
+    ("CANCELLED", "was cancelled in Slurm"),
+    ("NODE_FAIL", "lost a node"),
+    ("OUT_OF_MEMORY", "ran out of memory"),
+    ("DEADLINE", "reached its deadline"),
+    ("BOOT_FAIL", "failed to boot its node"),
+    ("COMPLETED", "was completed in Slurm while the pod still ran"),
+    ("FAILED", "failed in Slurm"),
+    ("LAUNCH_FAILED", "failed to launch"),
+)
+
+
+def evidence(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> Verdict | None:
+    """The verdict that ends bound pods, or None. Only the job's own record counts (invariant 4)."""
+    if is_ended(record.states):
+        if facts.boot_grace and "NODE_FAIL" in record.states:
+            return None  # slurmctld has just come up and may not have heard from the node yet
+        if "FAILED" in record.states and "COMPLETING" not in record.states and not record.nodes:
+            return None  # what a refused submit leaves: it never had a node, and says nothing about a pod
+        why = next((text for state, text in _WHY if state in record.states), "ended")
+        return Verdict(Reason.JOB_ENDED, f"job {record.id} {why}")
+    if facts.boot_grace:
+        return None
+    if "PENDING" in record.states:
+        if not record.submitted or facts.slurm_now - record.submitted < QUEUE_PATIENCE:
+            return None  # not read yet; or it may well get its node back
+        text = f"slurmctld lost the start of job {record.id} (state rolled back); its node is no longer the pod's"
+        if record.required:  # a claim
+            if record.reason == NODE_CLOSED:
+                return None
+            text = (
+                f"the pod's job vanished from Slurm, and job {record.id} waits for its place: {record.reason}"
+            )
+        return Verdict(Reason.JOB_ENDED, text)
+    lost = [pod for pod in pods if pod.node and _elsewhere(facts, record, pod)]
+    if "RUNNING" in record.states and record.nodes and lost:
+        places = ",".join(record.nodes)
+        return Verdict(
+            Reason.JOB_ENDED, f"job {record.id} now holds {places}, not the pod's node {lost[0].node}"
+        )
+    return None
+
+
+def _elsewhere(facts: Facts, record: JobRecord, pod: Pod) -> bool:
+    """The job holds other nodes than the pod's. A node label that somebody changed must not look like that."""
+    same_name = facts.nodes.get(SlurmNode(pod.node))
+    if same_name is not None and same_name.name == pod.node:
+        return SlurmNode(pod.node) not in record.nodes  # no label in between
+    held = {node.name for name in record.nodes if (node := facts.nodes.get(name)) is not None}
+    return record.id in facts.moved and len(held) == len(record.nodes) and pod.node not in held
+
+
+def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict: Verdict) -> Decision:
+    """Condition first, so that a Job's podFailurePolicy can tell this from a crash; then Event, then the delete.
+
+    What Slurm took from the job is free in Slurm at once: a node that can't be reached to end the containers is drained
+    before all.
+    """
+    ordinary = record.id in facts.seen_running and (
+        bool(record.states & ORDINARY_ENDS) or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
+    )
+    freed = verdict.reason is Reason.JOB_ENDED
+    unreachable = {m.pod.node for m in running if m.pod.node and m.node_dead_for and freed}
+    reason = f"{DRAIN_PREFIX} node not Ready; job {record.id} lost it, and its containers may still run"
+    names = [name for name, node in facts.nodes.items() if node.name in unreachable]
+    if unreachable:  # one whose object is gone is still a node of Slurm's
+        names += [name for name in record.nodes if name not in facts.nodes]
+    steps: list[Step] = [DrainNode(node=n, reason=reason) for n in names if n not in facts.drained]
+    for member in running:
+        if member.pod.deleted:
+            continue
+        shown = [disruption(verdict, facts.now)]
+        if record.states:
+            shown.append(job_condition(record, facts.now))
+        steps += [
+            # Of a waiting pod another leader may have given the grant up, and cancelled the job itself.
+            SetConditions(pod=member.pod, conditions=tuple(shown), unchanged=not member.pod.node),
+            Notify(pod=member.pod, verdict=verdict),
+            DeletePod(pod=member.pod, verdict=verdict, job=record.id, guarded=not ordinary),
+        ]
+    return Decision(verdict=verdict, steps=tuple(steps))
+
+
+def end_doubles(facts: Facts, keep: Sight) -> tuple[Step, ...]:
+    """A group has one live job. Others of ours (an earlier attempt, a late submit) hold nodes for nobody."""
+    doubles = (s for s in facts.sights.values() if s.live and s.id != keep.id and facts.owns(s.record))
+    return tuple(
+        EndJob(id=s.id, wait_status=None, why=f"job {keep.id} holds the pod already") for s in doubles
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a job ends: its wait(2) status, None = cancelled, and what the status can't say, for the job's comment."""
+
+    status: int | None
+    note: str = ""
+
+
+def exit_of(pods: Sequence[Pod]) -> Exit:
+    """Success, or how the first pod that failed did; a pod that a person deleted counts as cancelled.
+
+    Where kubelet or the control plane ended a pod, the status is the signal that Slurm's users know for it.
+    """
+    for pod in pods:
+        if pod.phase == "Succeeded":
+            continue
+        failed = _failed(pod)
+        killed = next((s for s in failed if s.reason == "OOMKilled"), None)
+        if killed is not None:
+            return Exit(OUT_OF_MEMORY, f"container {killed.name} of {pod.ref} was OOMKilled")
+        if pod.phase == "Failed" and pod.reason:
+            note = f"{pod.ref}: {pod.reason}" + (f": {pod.message}" if pod.message else "")
+            return Exit(SIGNALS.get(pod.reason) or _status(failed), note)
+        if pod.deleted and all(s.exit_code in (SIGTERM_EXIT, SIGKILL_EXIT) for s in failed):
+            return Exit(None)
+        if not pod.ended and not failed:
+            return Exit(None)
+        return Exit(_status(failed))
+    return Exit(0)
+
+
+def taken_away(pod: Pod) -> str:
+    """Why the bridge deleted the pod while its job ran: in Slurm that looks like a person's cancel otherwise."""
+    shown = pod.condition(DISRUPTION_CONDITION)
+    return shown.message if shown is not None and shown.reason.startswith("Slurm") else ""
+
+
+def _failed(pod: Pod) -> list[ContainerStatus]:
+    """Containers, else init containers. A sidecar is always ended by kubelet, and its code says nothing."""
+    ended = [s for s in pod.statuses if s.terminated and (s.exit_code or s.signal)]
+    first = {c.name for c in pod.init_containers}
+    sidecars = {c.name for c in pod.init_containers if c.sidecar}
+    return [s for s in ended if s.name not in first] or [s for s in ended if s.name not in sidecars]
+
+
+def _status(failed: Sequence[ContainerStatus]) -> int:
+    """Of the first container that failed; 1 if kubelet names none."""
+    first = failed[0] if failed else None
+    if first is None:
+        return 1 << 8
+    return first.signal or first.exit_code % 256 << 8 or 1 << 8

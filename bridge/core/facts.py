@@ -1,0 +1,235 @@
+"""What a decision about one group may look at: the READ door fills it, `core.lifecycle` reads it.
+
+Everything is a value taken at one moment. Ages are seconds on a monotonic clock; `now` is Unix seconds and used only
+for texts and back-off, `slurm_now` is slurmctld's clock, which alone is compared with the times in its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge.core.attempt import Attempt
+from bridge.core.ledger import Busy
+from bridge.core.model import (
+    Group,
+    JobId,
+    JobRecord,
+    JobSpec,
+    Node,
+    Pod,
+    SlurmNode,
+    States,
+    is_ended,
+    is_granted,
+)
+from bridge.core.steps import Step
+from bridge.core.verdict import Verdict
+
+NEVER = float("inf")
+PATIENCE = 10.0  # seconds without progress before a waiting pod says why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One pod of the group, existing or just gone."""
+
+    pod: Pod
+    gone_age: float | None = None  # seconds since we saw the object disappear; None = it exists
+    node_ready: bool = False  # its node exists and kubelet reports Ready
+    node_ready_for: float = NEVER  # seconds since we first saw that, after it was not so; 0.0 = it isn't so
+    node_dead_for: float = 0.0  # seconds since we first saw that it isn't so; 0.0 = it is
+    deleted_for: float = 0.0  # seconds since we first saw that it is being deleted
+
+    @property
+    def exists(self) -> bool:
+        return self.gone_age is None
+
+    def containers_dead(self, margin: float) -> bool:
+        """Known dead: never placed, ended by kubelet, or gone for its grace and a margin from a node that works.
+
+        The control plane may call a pod Failed while its node is out of reach: then a status still says running.
+        """
+        if not self.pod.node:
+            return True
+        told = (
+            bool(self.pod.statuses) or self.node_ready
+        )  # a kubelet that refused the pod has no containers to tell of
+        if self.pod.ended and told and not any(status.running for status in self.pod.statuses):
+            return True
+        if self.gone_age is None or not self.node_ready:
+            return False
+        # A kubelet that was cut off hears of it only when it is back, and then gives the pod its grace.
+        return min(self.gone_age, self.node_ready_for) >= self.pod.grace + margin
+
+    def stranded(self, margin: float) -> bool:
+        """To be gone, on a node that has been dead for longer than a living kubelet would take: nobody will ever say
+        whether its containers still run."""
+        wait = self.pod.grace + margin
+        if not self.pod.node or self.node_dead_for < wait:
+            return False
+        if self.gone_age is not None:
+            return self.gone_age >= wait
+        return bool(self.pod.deleted) and self.deleted_for >= wait
+
+    def dead_in(self, margin: float) -> float:
+        """Seconds until the answer of `containers_dead` or `stranded` may change by time alone."""
+        ages = (self.gone_age, self.node_dead_for, self.node_ready_for, self.deleted_for)
+        since = min((age for age in ages if age), default=0.0)
+        return max(1.0, self.pod.grace + margin - since)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What is known of one job id that this group may have used."""
+
+    id: JobId
+    states: States | None  # by the last complete poll, or by a read begun after it; None: not listed
+    record: JobRecord | None  # the last full read, possibly of an older state
+    polled: bool = True  # the last complete poll, made under a known boot of slurmctld, says the same
+    read_age: float = 0.0  # seconds since the record was asked for: a new time limit shows in no state
+    named: bool = False  # a pod of the group names this job (core.held.names)
+
+    @property
+    def live(self) -> bool:
+        return self.states is not None and not is_ended(self.states)
+
+    @property
+    def read(self) -> JobRecord | None:
+        """The record, if it tells about the state that is listed now."""
+        return self.record if self.record is not None and self.record.states == self.states else None
+
+    @property
+    def never_ran(self) -> bool:
+        """What a failed immediate allocation or a refused submit leaves: FAILED, never a node, and no evidence.
+
+        A job that is still COMPLETING had nodes: Slurm just doesn't list them any more.
+        """
+        states = self.states or frozenset()
+        bare = self.record is None or not self.record.nodes
+        return "FAILED" in states and "COMPLETING" not in states and bare
+
+    @property
+    def over(self) -> bool:
+        """Its last record says that it had nodes and ended."""
+        return self.record is not None and bool(self.record.nodes) and is_ended(self.record.states)
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, bool, JobId]:
+        """A running job before a waiting one before an ended one; a double that we cancelled comes last.
+
+        Of two that wait the one that a pod names: others may rely on it.
+        """
+        states = self.states or frozenset()
+        return (not is_granted(states), not self.live, "CANCELLED" in states, not self.named, self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Slurm, or our own translation, said that this job can't be as it is written."""
+
+    text: str
+    retry_in: float | None  # seconds until it is worth asking again; None = when the pod changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRefused:
+    """What Slurm said when the place of a vanished job was asked for again."""
+
+    text: str
+    age: float  # seconds ago
+    taken: int  # how often in a row it said that others hold the nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Settings that decisions need (bridge.config.PlacementSettings and SlurmSettings say what they mean)."""
+
+    bind_timeout: float = 30.0
+    death_margin: float = 30.0
+    boot_grace: float = 300.0
+    poll_age: float = 5.0  # an older state poll is no ground to submit or to conclude an absence
+    max_attempts: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    group: Group
+    members: tuple[Member, ...]
+    attempt: Attempt
+    cluster: str
+    now: float
+    slurm_now: float = 0.0
+    spec: JobSpec | None = None  # of the current attempt; None while refused or when no pod is left
+    refusal: Refusal | None = None
+    unread: str = ""  # an object whose annotations count and that we have not seen yet, "Job ns/name"
+    fast_id: JobId | None = None  # the id of this attempt's immediate allocation
+    fast_allowed: bool = False
+    probes: tuple[JobId, ...] = ()  # ids for the queue, in the order to try
+    current: frozenset[JobId] = frozenset()  # every id of the current attempt
+    former: tuple[JobId, ...] = ()  # those of the attempt before, in the order in which they were asked for
+    doubted: frozenset[JobId] = (
+        frozenset()
+    )  # submits of ours that may still turn out to have been carried out
+    held: bool = False  # Slurm numbers our jobs: ids below are those that carry our mark (core.held)
+    unknown: bool = False  # so numbered, a job of this group may exist that nobody has read yet
+    sights: Mapping[JobId, Sight] = field(default_factory=dict)  # listed or read ids of every attempt so far
+    nodes: Mapping[SlurmNode, Node] = field(default_factory=dict)  # Kubernetes twins
+    poll_age: float = NEVER  # since the last complete state poll began
+    known_for: float = NEVER  # that this process has known the group
+    steady: bool = (
+        True  # the last poll succeeded: slurmctld has not gone away, and perhaps back in time, since
+    )
+    boot_age: float = NEVER  # since slurmctld's boot time changed under our eyes
+    seen_running: frozenset[JobId] = frozenset()  # by this process, under the slurmctld boot that is up now
+    denied: frozenset[JobId] = frozenset()  # Slurm itself said of these, when asked, that it has no such job
+    claim_refused: ClaimRefused | None = None  # what it said when the place of a vanished job was asked for
+    drained: frozenset[SlurmNode] = frozenset()  # by this process
+    moved: frozenset[JobId] = frozenset()  # hold other nodes than when this process first saw them granted
+    trouble: str = ""  # why submits of this group have failed for a while
+    barred: str = ""  # why the API server has refused for a while to let a pod go to its node
+    stuck: str = ""  # the same, for as long as kube-scheduler has for a binding
+    granted_age: float = (
+        0.0  # that kube-scheduler has had: since this process saw the grant, or un-gated a pod
+    )
+    room: bool = True  # another pod may be un-gated now
+    catching_up: bool = False  # jobs that ended before this process began have not been read yet
+    busy: Mapping[JobId, Busy] = field(default_factory=dict)  # grants whose GPUs others may still use
+    takeovers: Mapping[JobId, tuple[Step, ...] | Verdict] = field(
+        default_factory=dict
+    )  # labelled jobs without a mark of ours: what becomes of them, or why they are left alone
+    limits: Limits = Limits()
+
+    def lived(self, job: JobId) -> bool:
+        """The last that we know of that id is a live job of this group."""
+        record = self.sights[job].record if job in self.sights else None
+        return record is not None and self.owns(record) and not is_ended(record.states)
+
+    def absent(self, job: JobId) -> bool:
+        """The list lacks it."""
+        sight = self.sights.get(job)
+        return sight is None or sight.states is None
+
+    def hidden(self, job: JobId) -> bool:
+        """The list lacks it, Slurm has not been asked for it, and for all that we know it may be a live job of ours."""
+        sight = self.sights.get(job)
+        unknown = sight is None or sight.record is None or self.lived(job) or self._undone(sight)
+        return unknown and self.absent(job) and job not in self.denied
+
+    def _undone(self, sight: Sight) -> bool:
+        """slurmctld has started since it was read: a crash may have undone the end of this job of ours."""
+        return self.owns(sight.record) and sight.read_age >= self.boot_age
+
+    def owns(self, record: JobRecord | None) -> bool:
+        """The mark names this cluster and this very group: name and namespace alone would match a successor."""
+        mark = record.mark if record else None
+        return mark is not None and mark.cluster == self.cluster and mark.group == self.group.key
+
+    @property
+    def slurm_fresh(self) -> bool:
+        return self.poll_age <= self.limits.poll_age
+
+    @property
+    def boot_grace(self) -> bool:
+        """slurmctld has just come up: absence, re-placement and NODE_FAIL prove nothing yet."""
+        return self.boot_age < self.limits.boot_grace

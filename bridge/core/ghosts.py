@@ -1,0 +1,59 @@
+"""Ghosts: pods whose objects went before this process began, and whose containers may live.
+
+In: the record of a job of ours, and which pods have been seen. Out: who may still hold what the job had, and the mark
+by which our own ends say that nobody does. What must stay true: a job that somebody else ended has ghosts until its
+grace and a margin are over; one that we ended has none, so that a restart of the bridge holds nobody up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from itertools import zip_longest
+
+from bridge.core import devices
+from bridge.core.ledger import Holder
+from bridge.core.model import JobRecord, KubeNode, Mark, SlurmNode, Uid, is_ended
+from bridge.errors import ProtocolError
+
+WITH_A_STATUS = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})  # ours: that of containers that are dead
+
+
+def at_rest(record: JobRecord | None) -> Mark | None:
+    """What to write on a job that we cancel after its containers; None: nothing, it isn't ours or never had a node."""
+    if record is None or record.mark is None or not record.nodes:
+        return None
+    return replace(record.mark, over=True)
+
+
+def ghosts(
+    record: JobRecord,
+    kube_name: Callable[[SlurmNode], KubeNode],
+    *,
+    cluster: str,
+    seen: Collection[Uid],
+    now: float,
+    margin: float,
+) -> Iterator[Holder]:
+    """Pods of the job's mark that were never seen, on each of its nodes. `now`: by slurmctld's clock."""
+    mark, ended = record.mark, is_ended(record.states)
+    if mark is None or mark.cluster != cluster or mark.over or record.states & WITH_A_STATUS:
+        return
+    if ended and now - record.ended >= mark.grace + margin:
+        return
+    for name, text in zip_longest(record.nodes, record.gres[: len(record.nodes)], fillvalue=""):
+        gpus = _gpus(text, ended=ended)
+        if gpus is None or gpus:
+            for uid, pod in zip(mark.uids, mark.pods, strict=False):
+                if uid not in seen:
+                    yield Holder(uid=uid, pod=pod, node=kube_name(SlurmNode(name)), gpus=gpus)
+
+
+def _gpus(text: str, *, ended: bool) -> frozenset[int] | None:
+    """None: any of the node. Of an ended job Slurm does not tell."""
+    if ended and not text:
+        return None
+    try:
+        return frozenset(devices.indices(text))
+    except ProtocolError:
+        return None

@@ -1,0 +1,391 @@
+"""What must always hold (docs/design.md), as named predicates over what can be seen of both sides.
+
+In: a `Picture` of one moment, or the `Change` between two. Out: violations, each a sentence that names the objects.
+The simulation asks after every step, the tests on real daemons at their end, `doctor` when a person does. What must
+stay true: no predicate knows how the bridge decides, and what one tolerates is in its docstring, measured by facts of
+the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from typing import Final, TypeVar
+
+from bridge.core import devices, held, hostlist
+from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Pod, Uid, is_ended, is_granted
+from bridge.core.picture import Change, Picture
+from bridge.core.verdict import Reason
+from bridge.errors import ProtocolError, UserError
+from bridge.names import GPUS_ANNOTATION, JOB_CONDITION, JOB_ID_LABEL, SCHEDULED_CONDITION
+
+MINUTE: Final = 60.0  # Slurm's time limits are whole minutes, rounded up
+RESTING: Final = frozenset({Reason.REFUSED, Reason.GATHERING})  # a pod that waits for people, not for Slurm
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    invariant: str  # the name of the predicate
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.text}"
+
+
+S = TypeVar("S")
+Predicate = Callable[[S], tuple[Violation, ...]]
+
+
+def _invariant(sentences: Callable[[S], Iterator[str]]) -> Predicate[S]:
+    @wraps(sentences)
+    def found(seen: S) -> tuple[Violation, ...]:
+        return tuple(Violation(sentences.__name__, text) for text in sentences(seen))
+
+    return found
+
+
+def violations(seen: Picture | Change) -> tuple[Violation, ...]:
+    """Everything that must hold at any moment, in the order of `ALL`; of a change also what its end must keep."""
+    if isinstance(seen, Picture):
+        return tuple(found for holds in STANDING for found in holds(seen))
+    moved = tuple(found for holds in MOVING for found in holds(seen))
+    return violations(seen.after) + moved
+
+
+# --- at any moment --------------------------------------------------------------------------------
+
+
+@_invariant
+def placed_by_slurm(picture: Picture) -> Iterator[str]:
+    """A pod is on a node only because a job of its own holds that node, and held it when the pod was bound.
+
+    Tolerated: that the job has ended since (`converged` wants the pod gone then); pods that ended or are being deleted;
+    pods on drained nodes, where a place that slurmctld forgot can't be given back; while slurmctld settles, that it
+    forgot the job of a pod that was bound before, or placed it anew; a start that is younger than the binding only
+    because slurmctld lost the first one when it booted.
+    """
+    forgotten = picture.booted + picture.view_age + picture.skew if picture.settling else -1.0
+    for pod in picture.pods:
+        if not pod.node or pod.ended or pod.deleted or picture.closed(pod.node):
+            continue
+        held = picture.holding(pod)
+        if not held and _bound_at(pod) > forgotten:
+            yield f"pod {pod.ref} is on {pod.node}, where no job of its own is: {_told(picture.own(pod.uid))}"
+        elif held and not any(_covers(picture, job, _bound_at(pod)) for job in held):
+            yield f"pod {pod.ref} was bound to {pod.node} while its job did not hold it: {_told(held)}"
+
+
+def _covers(picture: Picture, job: JobRecord, bound: float) -> bool:
+    """Did the job hold its nodes when the pod was bound (0 = nobody knows when)?"""
+    if "PENDING" in job.states:
+        return picture.settling
+    if not bound:
+        return True
+    anew = job.required or picture.booted >= bound
+    begun = job.started <= bound + picture.skew or (anew and bound <= job.started)
+    over = is_ended(job.states) and bound > job.ended + picture.view_age + picture.skew
+    return begun and not over
+
+
+def _bound_at(pod: Pod) -> float:
+    shown = pod.condition(SCHEDULED_CONDITION)
+    return shown.changed if shown is not None and shown.status == "True" else 0.0
+
+
+@_invariant
+def one_job(picture: Picture) -> Iterator[str]:
+    """The pods of a group have at most one live job.
+
+    Tolerated: while slurmctld settles, jobs from before its boot, which it may have brought back to life. Not counted:
+    a job that was submitted held, where Slurm numbers our jobs, and that can't run before its pod names it.
+    """
+    live: dict[GroupKey | Uid, list[JobId]] = {}
+    for job in picture.jobs:
+        if job.mark is None or not picture.ours(job) or is_ended(job.states):
+            continue
+        if picture.settling and job.submitted < picture.booted:
+            continue
+        if "PENDING" in job.states and job.reason == held.REASON:
+            continue
+        live.setdefault(job.mark.group, []).append(job.id)
+        for uid in job.mark.uids:
+            live.setdefault(uid, []).append(job.id)
+    told: set[tuple[JobId, ...]] = set()
+    for whose, ids in live.items():
+        if len(ids) > 1 and (several := tuple(sorted(ids))) not in told:
+            told.add(several)
+            kind = "group" if isinstance(whose, GroupKey) else "pod"
+            yield f"{kind} {whose} has {len(several)} live jobs: {', '.join(map(str, several))}"
+
+
+@_invariant
+def no_shared_gpu(picture: Picture) -> Iterator[str]:
+    """No GPU has two users: pods whose containers are not known dead, and running jobs.
+
+    Tolerated: a job of ours that got the device of a pod which still lives, as long as its own pods wait for it; an
+    earlier job of a pod that names another one now, which slurmctld brought back to life; a native job that did, where
+    no hand-over holds it back; what a job counts that got its place back for a pod which slurmctld had forgotten: the
+    pod goes on with the devices it has.
+    """
+    users: dict[tuple[KubeNode, int], list[Pod]] = {}
+    for pod in picture.living():
+        for index in _read(pod.annotations.get(GPUS_ANNOTATION, ""), _annotated):
+            users.setdefault((pod.node, index), []).append(pod)
+    for (node, index), pods in users.items():
+        if len(pods) > 1:
+            yield f"GPU {index} of {node} is used by pods {' and '.join(sorted(p.ref for p in pods))}"
+    named = {(pod.uid, pod.node): pod.labels.get(JOB_ID_LABEL, "") for pod in picture.living()}
+    owners: dict[tuple[KubeNode, int], JobRecord] = {}
+    for job in picture.jobs:
+        if "RUNNING" not in job.states or not job.gres:
+            continue
+        uids = job.mark.uids if job.mark is not None and picture.ours(job) else None
+        for node, text in zip(picture.places(job), job.gres, strict=False):
+            if uids is None:
+                in_use = picture.handover and is_granted(job.states)
+            else:
+                in_use = not job.required and any(named.get((uid, node)) in ("", str(job.id)) for uid in uids)
+            for index in _read(text, _granted):
+                other = owners.setdefault((node, index), job)
+                if other is not job:
+                    yield f"GPU {index} of {node} is held by jobs {other.id} and {job.id}"
+                for pod in users.get((node, index), ()) if in_use else ():
+                    if pod.uid not in (uids or ()):
+                        yield f"GPU {index} of {node} is used by pod {pod.ref} and held by job {job.id}"
+
+
+@_invariant
+def devices_as_granted(picture: Picture) -> Iterator[str]:
+    """Pods are told exactly the GPUs that their running job holds on their node.
+
+    Tolerated: a rest that nobody is told of, while a pod of the job is missing, ended or being deleted; while slurmctld
+    settles, a job from before its boot; a job that got the place of a pod back after slurmctld had forgotten it.
+    """
+    at_work = {pod.uid: pod for pod in picture.pods if pod.node and not pod.ended and not pod.deleted}
+    for job in picture.jobs:
+        if job.mark is None or not picture.ours(job) or not is_granted(job.states):
+            continue
+        if job.required or (picture.settling and job.submitted < picture.booted):
+            continue
+        pods = [pod for uid in job.mark.uids if (pod := at_work.get(uid)) is not None]
+        for position, node in enumerate(picture.places(job)):
+            here = [pod for pod in pods if pod.node == node]
+            if not here:
+                continue
+            text = job.gres[position] if position < len(job.gres) else ""
+            texts = [pod.annotations.get(GPUS_ANNOTATION, "") for pod in here]
+            try:
+                granted = _granted(text)
+                told = sorted(index for said in texts for index in _annotated(said))
+            except (ProtocolError, UserError) as error:
+                yield f"the GPUs of pod {_holders(here)} and job {job.id} can't be compared: {error}"
+                continue
+            whole = len(pods) == len(job.mark.uids)
+            if told != list(granted) if whole else not set(told) <= set(granted):
+                yield (
+                    f"pod {_holders(here)} is told other GPUs of {node} than job {job.id} holds: {text or 'none'}"
+                )
+
+
+@_invariant
+def explained(picture: Picture) -> Iterator[str]:
+    """A pod that waits says why.
+
+    Tolerated: `patience` seconds of silence.
+    """
+    for pod in picture.pods:
+        if pod.node or pod.ended or pod.deleted or picture.now - pod.created <= picture.patience:
+            continue
+        shown = pod.condition(JOB_CONDITION)
+        if shown is None or not shown.message:
+            yield f"pod {pod.ref} has waited {picture.now - pod.created:.0f} s and does not say why"
+
+
+# --- from one moment to the next ------------------------------------------------------------------
+
+
+@_invariant
+def bound_on_a_grant(change: Change) -> Iterator[str]:
+    """A pod gets its node only while a job of its own is RUNNING there, and not CONFIGURING.
+
+    Tolerated: a job that ended at most `view_age` before.
+    """
+    free = {pod.uid for pod in change.before.pods if not pod.node}
+    known = free | {pod.uid for pod in change.before.pods}
+    for pod in change.after.pods:
+        if not pod.node or (pod.uid in known and pod.uid not in free):
+            continue
+        jobs = [*change.before.holding(pod), *change.after.holding(pod)]
+        since = change.before.now - change.after.view_age
+        if not any(is_granted(job.states) or (is_ended(job.states) and job.ended >= since) for job in jobs):
+            yield f"pod {pod.ref} was bound to {pod.node} without a grant: {_told(jobs)}"
+
+
+@_invariant
+def ours_only(change: Change) -> Iterator[str]:
+    """The bridge ends and changes only jobs whose mark names this cluster."""
+    for job in change.before.jobs:
+        if job.id in change.touched and not change.before.ours(job):
+            yield f"job {job.id} ({job.name or 'no name'}, of {job.user or 'nobody'}) is not ours and was touched"
+
+
+@_invariant
+def positive_evidence(change: Change) -> Iterator[str]:
+    """The bridge deletes a pod only because the record of a job of its own says that its place is lost.
+
+    For a pod on a node: the job that holds it ended, is being preempted, or is within grace and margin of its time
+    limit; or slurmctld, settled again after a boot, has the pod's job elsewhere or waiting, or refused to give it its
+    place anew. For one that waits: its job was cancelled. While slurmctld settles, a NODE_FAIL says nothing.
+    """
+    after = {pod.uid: pod for pod in change.after.pods}
+    for pod in change.before.pods:
+        left = after.get(pod.uid)
+        if pod.deleted or pod.uid in change.removed or (left is not None and not left.deleted):
+            continue
+        placed = left or pod
+        if not (_lost(change.after, placed) or _lost(change.before, placed)):
+            told = _told([*change.before.own(pod.uid), *change.after.own(pod.uid)])
+            yield f"pod {pod.ref} on {placed.node or 'no node'} was deleted without evidence: {told}"
+
+
+def _lost(picture: Picture, pod: Pod) -> bool:
+    own = picture.own(pod.uid)
+    if not pod.node:
+        return any("CANCELLED" in job.states for job in own)
+    held = [job for job in picture.holding(pod) if _covers(picture, job, _bound_at(pod))]
+    live = [job for job in held if not is_ended(job.states) and "PENDING" not in job.states]
+    if live:
+        return any(job.preempted or _limit_near(picture, job) for job in live)
+    if picture.young:
+        return any(is_ended(job.states) and "NODE_FAIL" not in job.states for job in held)
+    elsewhere = any(not is_ended(job.states) for job in own)
+    claimed = (job for job in own if not job.nodes and job.submitted > _bound_at(pod))
+    return bool(held) or elsewhere or any("FAILED" in job.states for job in claimed)
+
+
+def _limit_near(picture: Picture, job: JobRecord) -> bool:
+    """Slurm's end of a running job is its limit."""
+    ahead = (job.mark.grace if job.mark else 0) + picture.limit_margin + MINUTE
+    return bool(job.ended) and picture.now >= job.ended - ahead
+
+
+@_invariant
+def containers_first(change: Change) -> Iterator[str]:
+    """A job that the bridge ends has no pod whose containers may still run.
+
+    Tolerated: the end of a second job, while another one holds the pod's node; a node that is not Ready, or gone, and
+    was drained first, because nobody will ever say.
+    """
+    ended = {job.id for job in change.after.jobs if is_ended(job.states)}
+    over = {job.id for job in change.before.jobs if not is_ended(job.states)} & ended & change.touched
+    for pod in change.after.living() if over else ():
+        held = change.after.holding(pod)
+        if change.after.given_up(pod.node):
+            continue
+        if any(job.id in over for job in held) and not any(is_granted(job.states) for job in held):
+            yield f"pod {pod.ref} may still run on {pod.node} and its job was ended: {_told(held)}"
+
+
+# --- when everything has had its time -------------------------------------------------------------
+
+
+@_invariant
+def converged(picture: Picture) -> Iterator[str]:
+    """No business is left: pods run with their job or wait with a reason, and no job is without a pod.
+
+    Tolerated: a pod on a drained node without its job, as a place that slurmctld forgot can't be given back there. Ask
+    when the bridge has had its time.
+    """
+    for pod in picture.pods:
+        own = [job for job in picture.own(pod.uid) if not is_ended(job.states)]
+        if pod.deleted:
+            yield f"pod {pod.ref} is still being deleted"
+        elif pod.ended:
+            continue
+        elif pod.node:
+            if not picture.closed(pod.node) and not any(
+                pod.node in picture.places(job) and "PENDING" not in job.states for job in own
+            ):
+                yield f"pod {pod.ref} runs on {pod.node} and its job does not: {_told(picture.own(pod.uid))}"
+        elif any(is_granted(job.states) for job in own):
+            yield f"pod {pod.ref} has a grant and is not bound: {_told(own)}"
+        elif not own and ((shown := pod.condition(JOB_CONDITION)) is None or shown.reason not in RESTING):
+            yield f"pod {pod.ref} waits without a job"
+    wanted = {pod.uid for pod in picture.pods if not pod.ended} | {pod.uid for pod in picture.living()}
+    for job in picture.jobs:
+        if job.mark is None or not picture.ours(job) or is_ended(job.states):
+            continue
+        if wanted.isdisjoint(job.mark.uids):
+            yield f"job {job.id} is {'+'.join(sorted(job.states))} and none of {', '.join(job.mark.pods)} needs it"
+
+
+@_invariant
+def quiet(change: Change) -> Iterator[str]:
+    """With nothing changing, nothing is written.
+
+    Nothing is tolerated: ask about two pictures between which nobody else did anything.
+    """
+    if change.writes:
+        versions = {pod.uid: pod.version for pod in change.before.pods}
+        jobs = {job.id: job for job in change.before.jobs}
+        objects = [
+            *(pod.ref for pod in change.after.pods if pod.version != versions.get(pod.uid)),
+            *(f"job {job.id}" for job in change.after.jobs if job != jobs.get(job.id)),
+        ]
+        yield f"{change.writes} writes although nothing changed: {', '.join(objects) or 'to nothing we see'}"
+
+
+STANDING: Final[tuple[Predicate[Picture], ...]] = (
+    placed_by_slurm,
+    one_job,
+    no_shared_gpu,
+    devices_as_granted,
+    explained,
+)
+MOVING: Final[tuple[Predicate[Change], ...]] = (
+    bound_on_a_grant,
+    ours_only,
+    positive_evidence,
+    containers_first,
+)
+ALL: Final = (*STANDING, *MOVING, converged, quiet)
+
+
+# --- small words ----------------------------------------------------------------------------------
+
+
+def _told(jobs: list[JobRecord]) -> str:
+    """Jobs as a person wants to read them."""
+    return (
+        "; ".join(
+            f"job {job.id} {'+'.join(sorted(job.states))}"
+            + (f" on {','.join(job.nodes)}" if job.nodes else "")
+            for job in dict.fromkeys(jobs)
+        )
+        or "it has none"
+    )
+
+
+def _holders(pods: list[Pod]) -> str:
+    return " and ".join(f"{pod.ref} ({pod.annotations.get(GPUS_ANNOTATION) or 'none'})" for pod in pods)
+
+
+_granted = lru_cache(maxsize=4096)(devices.indices)
+
+
+@lru_cache(maxsize=4096)
+def _annotated(text: str) -> tuple[int, ...]:
+    """The GPUs that a pod is told: "0-1,4" → (0, 1, 4). Raises UserError for what we never write."""
+    try:
+        return tuple(int(number) for number in hostlist.expand(f"[{text}]")) if text else ()
+    except ValueError as error:
+        raise UserError(f"GPUs {text!r}: are no list of indices such as 0-1,4") from error
+
+
+def _read(text: str, indices: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
+    """What can't be read is told by `devices_as_granted`."""
+    try:
+        return indices(text)
+    except (ProtocolError, UserError):
+        return ()

@@ -1,0 +1,254 @@
+"""The life of a group: facts in, one decision out.
+
+decide(facts) classifies by ordered early returns and never stores a phase, so it can't disagree with the cluster:
+
+    a job of the Go project's → takeover    made ours before anything else
+    nobody left to run → wind_down     finish or cancel the job once the containers are known dead
+    a pod sits on a node → placed      watch its job; delete the pod only on the job's own record
+    otherwise → waiting                submit, wait for the grant, hand the pods to kube-scheduler
+
+What must stay true: invariants 1–4 and 8 of docs/design.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bridge.core import held, takeover
+from bridge.core.conditions import job_condition, worth_writing
+from bridge.core.ends import END_TEXT, Exit, end_doubles, end_pods, exit_of, taken_away
+from bridge.core.facts import PATIENCE, Facts, Member, Sight
+from bridge.core.ghosts import at_rest
+from bridge.core.model import JobId, JobRecord, Pod, is_granted
+from bridge.core.placed import placed
+from bridge.core.steps import (
+    Decision,
+    DrainNode,
+    EndJob,
+    Notify,
+    SetConditions,
+    Step,
+    SubmitJob,
+)
+from bridge.core.verdict import Reason, Verdict
+from bridge.core.waiting import granted, lose, queued
+from bridge.names import DRAIN_PREFIX, JOB_CONDITION, NODE_ANNOTATION, SCHEDULING_GATE
+
+
+def decide(facts: Facts) -> Decision:
+    first = takeover.due(facts)
+    if first is not None:
+        return first
+    margin = facts.limits.death_margin
+    running = [
+        m
+        for m in facts.members
+        if m.exists and not m.pod.ended and (m.pod.node or not m.pod.deleted) and not m.stranded(margin)
+    ]
+    if not running:
+        return wind_down(facts)
+    if any(m.pod.node for m in running):
+        return placed(facts, running)
+    return waiting(facts, running)
+
+
+# --- nobody left ----------------------------------------------------------------------------------
+
+
+def wind_down(facts: Facts) -> Decision:
+    """Every pod ended, went, or will never start: end what still holds nodes, containers first."""
+    unread = tuple(s.id for s in facts.sights.values() if s.live and s.record is None)
+    if unread:
+        return Decision(verdict=Verdict(Reason.FINISHING, "reading the job before it is ended"), reads=unread)
+    live = [s for s in facts.sights.values() if s.live and facts.owns(s.record)]
+    if not live and not facts.slurm_fresh:
+        return Decision(
+            verdict=Verdict(Reason.STALE, "Slurm can't be read; a job may be left to end"), again=2.0
+        )
+    if not live and facts.doubted:
+        text = "a submit has no answer yet: its job, should it appear, is ended"
+        return Decision(verdict=Verdict(Reason.FINISHING, text), reads=tuple(sorted(facts.doubted)))
+    if not live and facts.unknown:
+        text = "looking for a job of this group among those that Slurm lists: it is ended"
+        return Decision(verdict=Verdict(Reason.FINISHING, text), again=held.LOOK)
+    if not live:
+        return takeover.farewell(facts)
+    margin = facts.limits.death_margin
+    stranded = [m.pod for m in facts.members if m.stranded(margin)]
+    alive = [m for m in facts.members if m.pod not in stranded and not m.containers_dead(margin)]
+    if alive:
+        names = ", ".join(m.pod.ref for m in alive)
+        text = f"containers of {names} are not known dead; the job keeps their devices"
+        return Decision(verdict=Verdict(Reason.DRAINING, text), again=min(m.dead_in(margin) for m in alive))
+    ran = [m.pod for m in facts.members if m.pod.node]
+    why = (
+        f"pods of {facts.group.key} ended"
+        if ran
+        else f"pods of {facts.group.key} were deleted before they started"
+    )
+    how = exit_of(ran) if ran else Exit(None)
+    said = how.note or next(filter(None, map(taken_away, ran)), "")
+    note = "; ".join(filter(None, (facts.spec.comment if facts.spec else "", said))) if said else ""
+    ends = (EndJob(id=s.id, wait_status=how.status, why=why, note=note, mark=at_rest(s.record)) for s in live)
+    return Decision(verdict=Verdict(Reason.FINISHING, why), steps=(*_drains(facts, stranded, live), *ends))
+
+
+def _drains(facts: Facts, stranded: list[Pod], live: list[Sight]) -> tuple[Step, ...]:
+    """Nobody else gets the devices of a node that died with our pods on it before a person has looked at it."""
+    dead = {pod.node for pod in stranded}
+    if not dead:
+        return ()
+    held = (name for s in live if s.record is not None for name in s.record.nodes)
+    unknown = (name for name in held if name not in facts.nodes)
+    names = dict.fromkeys((*(name for name, node in facts.nodes.items() if node.name in dead), *unknown))
+    pods = ", ".join(pod.ref for pod in stranded)
+    reason = f"{DRAIN_PREFIX} node not Ready; containers of {pods} may still run"
+    return tuple(DrainNode(node=name, reason=reason) for name in names if name not in facts.drained)
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def waiting(facts: Facts, running: list[Member]) -> Decision:
+    """No pod has a node yet."""
+    pods = [m.pod for m in running]
+    foreign = sorted({gate for pod in pods for gate in pod.gates if gate != SCHEDULING_GATE})
+    if foreign:
+        text = f"waiting for other scheduling gates: {', '.join(foreign)}"
+        return _waits(facts, pods, Verdict(Reason.GATHERING, text))
+    if facts.unread:
+        return Decision(verdict=Verdict(Reason.GATHERING, f"{facts.unread} has not been read yet"), again=0.2)
+    if facts.refusal is not None:
+        return _refused(facts, pods, facts.refusal.text, facts.refusal.retry_in)
+    if not facts.slurm_fresh:
+        return _unavailable(facts, pods)
+    unread = [s for s in facts.sights.values() if s.states is not None and s.record is None]
+    urgent = tuple(s.id for s in unread if not (s.id in facts.current and "PENDING" in (s.states or ())))
+    if urgent:
+        return Decision(verdict=Verdict(Reason.READY, "reading jobs that may be this group's"), reads=urgent)
+    if unread:  # after a restart: it waits, whatever else the watcher will read of it
+        return Decision(verdict=Verdict(Reason.QUEUED, f"job {unread[0].id} is PENDING"))
+    earlier = [
+        s for s in facts.sights.values() if s.live and s.id not in facts.current and facts.owns(s.record)
+    ]
+    if earlier:
+        why = f"its grant was given up; attempt {facts.attempt.number} follows"
+        return Decision(
+            verdict=Verdict(Reason.LOST_GRANT, why),
+            steps=tuple(EndJob(id=s.id, wait_status=None, why=why) for s in earlier),
+        )
+    current = [s for s in facts.sights.values() if s.id in facts.current and s.states is not None]
+    mine = [s for s in current if facts.owns(s.record) and not s.never_ran]
+    if not mine and not facts.steady:
+        return _unavailable(facts, pods)
+    if not mine:
+        labelled = [job for pod in pods if (job := takeover.label_of(pod)) is not None]
+        asked = (*facts.sights, *labelled, *_former(facts))
+        hidden = tuple(job for job in dict.fromkeys(asked) if facts.hidden(job))
+        if hidden:
+            text = f"asking Slurm for job {hidden[0]}, which its list lacks"
+            return Decision(verdict=Verdict(Reason.READY, text), reads=hidden, again=1.0)
+        handed_over = (takeover.label_of(pod) for pod in pods if pod.annotations.get(NODE_ANNOTATION))
+        vanished = next((job for job in handed_over if job in facts.current and facts.absent(job)), None)
+        if vanished is not None:  # a pod that is bound by now, unseen, refuses that its grant is given up
+            gone = JobRecord(id=vanished, states=frozenset())
+            return lose(facts, pods, gone, f"job {vanished} vanished from Slurm before the pod was bound")
+        return _submit(facts, pods)
+    holder = min(mine, key=lambda sight: sight.rank)
+    doubles = end_doubles(facts, holder)
+    if (first := held.onward(facts, pods, holder, doubles)) is not None:
+        return first
+    if doubles:
+        return Decision(verdict=Verdict(Reason.QUEUED, "ending a second job of this group"), steps=doubles)
+    record = holder.read
+    if record is None:
+        return Decision(verdict=Verdict(Reason.QUEUED, f"reading job {holder.id}"), reads=(holder.id,))
+    if not holder.live:
+        return _ended_before_bound(facts, pods, record)
+    if is_granted(record.states) and not record.nodes:  # our own immediate allocation, not read yet
+        return Decision(verdict=Verdict(Reason.QUEUED, f"reading job {holder.id}"), reads=(holder.id,))
+    if is_granted(record.states):
+        return granted(facts, pods, record)
+    return queued(facts, pods, record)
+
+
+def _waits(facts: Facts, pods: list[Pod], verdict: Verdict) -> Decision:
+    """Nothing to do but to say why, once."""
+    shown = job_condition(None, facts.now, refused=verdict.text, reason=verdict.reason)
+    told = [pod for pod in pods if worth_writing(pod, shown, facts.now)]
+    return Decision(verdict=verdict, steps=tuple(SetConditions(pod=p, conditions=(shown,)) for p in told))
+
+
+def _submit(facts: Facts, pods: list[Pod]) -> Decision:
+    """No job of this attempt exists: ask for one, under an id that nobody else has."""
+    pause = facts.attempt.wait(facts.now)
+    if pause > 0:
+        text = f"attempt {facts.attempt.number} is submitted in {pause:.0f} s"
+        return Decision(verdict=Verdict(Reason.READY, text), again=pause)
+    # Nodes that were only closed are not held against the pod.
+    if facts.attempt.number - len(facts.attempt.closed) > facts.limits.max_attempts:
+        return _refused(
+            facts, pods, f"gave up after {facts.attempt.number} lost grants; delete the pod to start over"
+        )
+    assert facts.spec is not None, "a group without a refusal has a spec"
+    told = _waits(facts, pods, Verdict(Reason.UNAVAILABLE, facts.trouble)).steps if facts.trouble else ()
+    if facts.held:
+        return held.submit(facts, facts.spec, told)
+    job = _next_id(facts)
+    if job is None:
+        text = "every job id of this group is taken by a job that Slurm still remembers; asked again when it forgets"
+        return _refused(facts, pods, text, again=60.0)
+    immediate = job == facts.fast_id and facts.fast_allowed
+    text = f"asking for job {job} now" if immediate else f"submitting job {job}"
+    step = SubmitJob(id=job, spec=facts.spec, immediate=immediate)
+    return Decision(verdict=Verdict(Reason.READY, text), steps=(*told, step))
+
+
+def _former(facts: Facts) -> Iterator[JobId]:
+    """Ids that the attempt before may have a job under, as far as it can have come: it asks for one after the other."""
+    for job in facts.former:
+        yield job
+        sight = facts.sights.get(job)
+        taken = sight is not None and sight.record is not None and not facts.owns(sight.record)
+        if not taken and (sight is None or not sight.never_ran):
+            return
+
+
+def _next_id(facts: Facts) -> JobId | None:
+    """Once asked for, the same id, until Slurm lists it as ended: that a list lacks it proves nothing, and only the
+    same id is refused if the job is there all the same. Else the first, whatever way it is asked for: two bridges that
+    both believe to lead, and see different things, must ask for one id."""
+    ids = [job for job in (facts.fast_id, *facts.probes) if job is not None]
+    free = [job for job in ids if (s := facts.sights.get(job)) is None or s.states is None]
+    asked = (job for job in free if job in facts.doubted or facts.lived(job))
+    return next(asked, next(iter(free), None))
+
+
+def _unavailable(facts: Facts, pods: list[Pod]) -> Decision:
+    """A pod that says nothing yet says this; one that shows what Slurm last said keeps it."""
+    verdict = Verdict(Reason.UNAVAILABLE, "Slurm does not answer; the pod waits")
+    shown = job_condition(None, facts.now, refused=verdict.text, reason=verdict.reason)
+    waited = min(facts.poll_age, facts.known_for)  # a process that has just started has not asked yet
+    silent = [pod for pod in pods if pod.condition(JOB_CONDITION) is None and waited > PATIENCE]
+    steps = tuple(SetConditions(pod=pod, conditions=(shown,)) for pod in silent)
+    return Decision(verdict=verdict, steps=steps, again=1.0)
+
+
+def _refused(facts: Facts, pods: list[Pod], text: str, again: float | None = None) -> Decision:
+    """Nothing will happen by itself: the pod says so, and what would help."""
+    verdict = Verdict(Reason.REFUSED, text)
+    steps: list[Step] = []
+    for pod in pods:
+        shown = job_condition(None, facts.now, refused=text)
+        if worth_writing(pod, shown, facts.now):
+            steps += [SetConditions(pod=pod, conditions=(shown,)), Notify(pod=pod, verdict=verdict)]
+    return Decision(verdict=verdict, steps=tuple(steps), again=again)
+
+
+def _ended_before_bound(facts: Facts, pods: list[Pod], record: JobRecord) -> Decision:
+    """Cancelled by a person: the pod goes too. Anything else: the grant is lost and asked for again."""
+    if "CANCELLED" in record.states and "REVOKED" not in record.states:
+        text = f"job {record.id} was cancelled in Slurm before the pod started; the pod is deleted with it"
+        members = [m for m in facts.members if m.pod in pods]
+        return end_pods(facts, members, record, Verdict(Reason.CANCELLED, text))
+    return lose(facts, pods, record, END_TEXT.format(job=record.id, state="+".join(sorted(record.states))))

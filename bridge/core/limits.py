@@ -1,0 +1,57 @@
+"""Time limits: when a pod ends ahead of its job, and what becomes of a limit that Slurm does not allow.
+
+Goes in: facts, a job's record. Comes out: a moment, a sentence. What must stay true: the containers are dead
+before Slurm frees their devices. So grace and margin are put on top of the user's limit, or, where Slurm allows no more
+than that, taken off it. The job's own record says which, as people may change it.
+"""
+
+from __future__ import annotations
+
+from bridge.core.facts import Facts
+from bridge.core.model import JobRecord
+
+# Why a job waits whose limit is longer than its QOS, its association or its partition allows: it would wait for ever.
+TOO_LONG = frozenset(
+    {"QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit", "PartitionTimeLimit"}
+)
+
+
+def too_long(facts: Facts, record: JobRecord) -> bool:
+    """The job waits for ever, and perhaps only for what we put on top of the user's limit."""
+    own = facts.spec.user_limit if facts.spec else None
+    padded = own is not None and record.time_limit is not None and record.time_limit > own
+    return padded and record.reason in TOO_LONG
+
+
+def user_end(facts: Facts, record: JobRecord) -> float | None:
+    """When the pod is to end: ahead of Slurm's end of the job, which knows of suspensions and of an extended limit, by
+    what was put on top of the user's limit, or is to be taken off it. A preemption has a rule of its own."""
+    spec = facts.spec
+    if "RUNNING" not in record.states or not record.started or not record.ended or record.preempted:
+        return None
+    if spec is not None and spec.user_limit is not None and spec.time_limit is not None:
+        if not _bare(facts, record):
+            return record.ended - (spec.time_limit - spec.user_limit) * 60
+    elif record.time_limit is None:
+        return None
+    return record.ended - _ahead(facts, record.ended - record.started)
+
+
+def told(facts: Facts, record: JobRecord) -> str:
+    """For the pod's condition: that it ends before its limit; "" = it doesn't."""
+    if record.time_limit is None or record.reason in TOO_LONG or not _bare(facts, record):
+        return ""
+    ahead = _ahead(facts, record.time_limit * 60.0)
+    return f"Slurm allows the job no more than {record.time_limit} min, so the pod is ended {ahead:.0f} s before that"
+
+
+def _bare(facts: Facts, record: JobRecord) -> bool:
+    """Nothing is on top of the user's limit."""
+    own = facts.spec.user_limit if facts.spec else None
+    return own is not None and record.time_limit is not None and record.time_limit <= own
+
+
+def _ahead(facts: Facts, lasts: float) -> float:
+    """Seconds that the containers need to die, at most half of the job's time."""
+    grace = max(member.pod.grace for member in facts.members)
+    return min(grace + facts.limits.death_margin, lasts / 2)

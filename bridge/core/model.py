@@ -1,0 +1,287 @@
+"""The nouns: pods, nodes and workloads as we see them, jobs as Slurm sees them, and the mark that joins both.
+
+Frozen values only. Times are Unix seconds (float, 0.0 = not set) unless a name ends in `_age`; memory is MiB.
+Wire formats live in `bridge.kube.view` and `bridge.slurm.translate`; this module knows neither API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NewType
+
+JobId = NewType("JobId", int)
+KubeNode = NewType("KubeNode", str)  # a Kubernetes node name
+SlurmNode = NewType("SlurmNode", str)  # a Slurm node name; the two vocabularies never mix
+Uid = NewType("Uid", str)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupKey:
+    """The pods that share one job, named by the object that makes them one. `uid` never repeats."""
+
+    namespace: str
+    kind: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:  # the form inside the mark
+        return f"{self.kind}/{self.namespace}/{self.name}/{self.uid}"
+
+    @classmethod
+    def parse(cls, text: str) -> GroupKey | None:
+        """Inverse of str(); None for anything else."""
+        parts = text.split("/")
+        if len(parts) != 4 or not all(parts):
+            return None
+        return cls(namespace=parts[1], kind=parts[0], name=parts[2], uid=parts[3])
+
+
+# --- Kubernetes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Requests and limits as Kubernetes quantities, unparsed ("500m", "1Gi")."""
+
+    requests: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    name: str
+    resources: Resources = Resources()
+    sidecar: bool = False  # an init container with restartPolicy Always
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStatus:
+    """What kubelet last said of one container."""
+
+    name: str
+    running: bool = False
+    terminated: bool = False
+    exit_code: int = 0
+    signal: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    type: str
+    status: str  # "True" | "False" | "Unknown"
+    reason: str = ""
+    message: str = ""
+    probed: float = 0.0  # lastProbeTime: when we last wrote ours
+    changed: float = 0.0  # lastTransitionTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """One ownerReference."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: Uid
+    controller: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    namespace: str
+    name: str
+    uid: Uid
+    version: str = ""  # resourceVersion; opaque
+    created: float = 0.0
+    deleted: float = 0.0  # deletionTimestamp; 0 = not being deleted
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    owners: tuple[Owner, ...] = ()
+    finalizers: tuple[str, ...] = ()
+    scheduler: str = ""
+    node: KubeNode = KubeNode("")
+    gates: tuple[str, ...] = ()
+    priority_class: str = ""
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: Mapping[str, str] = field(default_factory=dict)
+    resources: Resources | None = None  # pod-level resources, if given
+    active_deadline: int | None = None  # seconds
+    claims: tuple[str, ...] = ()  # names in spec.resourceClaims
+    grace: int = 30  # terminationGracePeriodSeconds
+    phase: str = "Pending"
+    reason: str = ""  # why it failed, if the control plane or kubelet says so: Evicted, DeadlineExceeded
+    message: str = ""
+    nominated: KubeNode = KubeNode("")
+    conditions: tuple[Condition, ...] = ()
+    statuses: tuple[ContainerStatus, ...] = ()
+
+    @property
+    def ref(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def ended(self) -> bool:
+        """Kubernetes calls the pod finished: its containers will not run again."""
+        return self.phase in ("Succeeded", "Failed")
+
+    def condition(self, kind: str) -> Condition | None:
+        return next((c for c in self.conditions if c.type == kind), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A Kubernetes node, as far as placing our pods needs it."""
+
+    name: KubeNode
+    uid: Uid = Uid("")
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ready: bool = True
+    cordoned: bool = False  # spec.unschedulable
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def usable(self) -> bool:
+        return self.ready and not self.cordoned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The object that owns pods (a Job for now); its annotations count for them."""
+
+    namespace: str
+    kind: str
+    name: str
+    uid: Uid
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    active_deadline: int | None = None  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Pods that share one job, in rank order."""
+
+    key: GroupKey
+    pods: tuple[Pod, ...]
+    workload: Workload | None = None
+
+
+# --- Slurm ----------------------------------------------------------------------------------------
+
+# Base states in which Slurm no longer holds resources for a job; every other base state is live.
+ENDED_STATES = frozenset(
+    {
+        "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
+        "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "LAUNCH_FAILED",
+    }
+)  # fmt: skip
+States = frozenset[str]  # base state and flags, as Slurm spells them
+
+
+def is_ended(states: States) -> bool:
+    return bool(states & ENDED_STATES)
+
+
+def is_granted(states: States) -> bool:
+    """Slurm gives the nodes to the job now. CONFIGURING: a prolog or a boot still holds it back."""
+    return "RUNNING" in states and not states & {"CONFIGURING", "COMPLETING", "POWER_UP_NODE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What we write into a job's admin_comment; the proof that the job is ours. See core.identity."""
+
+    cluster: str
+    group: GroupKey
+    attempt: int
+    uids: tuple[Uid, ...]
+    pods: tuple[str, ...]  # "namespace/name", what the Go project reads
+    grace: int = 30  # seconds, the longest of the group's pods
+    over: bool = False  # containers of these pods are known dead: written before we cancel the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One full read of one job."""
+
+    id: JobId
+    states: States
+    submitted: float = 0.0
+    started: float = 0.0  # for a pending job: Slurm's estimate
+    ended: float = 0.0
+    preempted: float = 0.0  # preempt_time: non-zero while RUNNING = the grace window has begun
+    reason: str = ""  # state_reason: Resources, Priority, …
+    nodes: tuple[SlurmNode, ...] = ()  # in Slurm's order
+    gres: tuple[str, ...] = ()  # gres_detail, one string a node: "gpu:h100:2(IDX:0-1)"
+    cpus: int | None = None  # of all its nodes
+    memory_mib: int | None = None  # of each node; 0 = all of it, None = not by node
+    name: str = ""
+    user: str = ""
+    partition: str = ""
+    time_limit: int | None = None  # minutes; None = unlimited or not set
+    excluded: tuple[SlurmNode, ...] = ()  # nodes that the job must not get
+    exit_code: int = 0
+    exit_signal: int = 0
+    mark: Mark | None = None  # parsed admin_comment, None if it isn't one of ours by shape
+    comment: str = ""  # admin_comment as it stands, at most a few KB
+    listed: tuple[str, ...] = ()  # "namespace/name": the pods of a mark as the Go project writes it
+    required: tuple[SlurmNode, ...] = ()  # what the job must get; of the Go project's, what it may get
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What we ask Slurm for: the noun between pods and slurmrestd. None or "" = leave it to Slurm."""
+
+    name: str
+    partition: str
+    mark: Mark
+    nodes_min: int = 1
+    nodes_max: int = 1
+    tasks: int = 1
+    tasks_per_node: int | None = None
+    cpus_per_task: int = 1
+    memory_mib: int = 256  # per node
+    gres: str = ""  # tres_per_node: "gres/gpu:h100=2,gres/nic=1"
+    exclusive: bool = False
+    time_limit: int | None = None  # minutes, sent to Slurm: the user's plus grace plus margin
+    user_limit: int | None = None  # minutes, after which we end the pod
+    account: str = ""
+    qos: str = ""
+    user: str = ""
+    group: str = ""
+    reservation: str = ""
+    wckey: str = ""
+    licenses: str = ""
+    constraints: str = ""
+    prefer: str = ""
+    priority: int | None = None
+    nice: int | None = None
+    dependency: str = ""
+    comment: str = ""
+    begin: str = ""
+    deadline: str = ""
+    segment_size: int | None = None
+    mcs_label: str = ""
+    excluded_nodes: tuple[SlurmNode, ...] = ()
+    required_nodes: tuple[SlurmNode, ...] = ()  # only to claim a place again, never a candidate list
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """What a partition of Slurm's does to our jobs."""
+
+    name: str
+    grace: float = 0.0  # seconds that a preempted job gets
+    longest: int | None = None  # MaxTime in minutes; None = unlimited
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Where one pod of a group goes."""
+
+    pod: Uid
+    node: KubeNode
+    gpus: str = ""  # GRES indices of this pod on that node, "" = none: "0-1"

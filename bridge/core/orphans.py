@@ -1,0 +1,64 @@
+"""Jobs of ours that no pod needs: which live jobs may be ended although we saw no pod go (invariant 3).
+
+Goes in: one job's record, two complete pod lists, how long we have looked. Comes out: a Verdict to end it, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bridge.core.model import JobRecord, SlurmNode, Uid
+from bridge.core.verdict import Reason, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One complete list of pods: when it was asked for (Unix seconds), and every UID in it."""
+
+    begun: float
+    uids: frozenset[Uid]
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """`dead`: nodes that must be drained first, because nobody there can have stopped the containers."""
+
+    verdict: Verdict
+    dead: tuple[SlurmNode, ...] = ()
+
+
+CLOCK_SKEW = 5.0  # seconds that slurmctld's clock may be behind ours
+
+
+def orphan(
+    record: JobRecord,
+    first: Listing,
+    second: Listing,
+    *,
+    cluster: str,
+    dead_for: Callable[[SlurmNode], float],
+    ready_for: Callable[[SlurmNode], float],
+    suspected_age: float,
+    margin: float,
+) -> Orphan | None:
+    """Ours by mark, no UID in two lists begun after the submit; containers known dead by time on Ready nodes, or on
+    nodes that have been dead for as long. `dead_for`, `ready_for`: seconds that the node has been so, 0.0 = it isn't.
+    """
+    mark = record.mark
+    if mark is None or mark.cluster != cluster:
+        return None
+    if not record.submitted:
+        return None  # known only from our own submit: not read yet
+    if first.begun <= record.submitted + CLOCK_SKEW or second.begun < first.begun:
+        return None
+    if any(uid in first.uids or uid in second.uids for uid in mark.uids):
+        return None
+    away = {name: age for name in record.nodes if (age := dead_for(name))}
+    if record.nodes and "PENDING" not in record.states:
+        grace = mark.grace + margin
+        present = (ready_for(name) for name in record.nodes if name not in away)
+        if min((suspected_age, *away.values(), *present)) < grace:
+            return None  # a pod may have been force-deleted: its containers get their grace
+    text = f"job {record.id}: none of its pods ({', '.join(mark.pods)}) exists any more"
+    return Orphan(Verdict(Reason.ORPHAN, text), tuple(away))

@@ -1,0 +1,80 @@
+"""What an answer to a submit means: one table, read by the loop, rendered into docs/outcomes.md, one test a row.
+
+Goes in: the exception class and Slurm's error_number that `bridge.slurm.client` raised (None = it succeeded).
+Comes out: `Outcome`. Never branches on message text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bridge import errors
+
+
+class Outcome(StrEnum):
+    CREATED = "created"  # the job exists under our id
+    TAKEN = "taken"  # the id exists already: read it; ours = adopt, foreign = next probe
+    NO_ROOM = "no-room"  # an immediate allocation found no place: queue instead
+    UNKNOWN = "unknown"  # it may exist: read the id, then send the same again
+    RETRY = "retry"  # it does not exist: send the same again later
+    DENIED = "denied"  # our token is the problem, not this job
+    REFUSED = "refused"  # this job cannot be as it is written: tell the user, try again rarely
+
+
+DUPLICATE_ID = 2011
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    error: type[errors.BridgeError]
+    codes: frozenset[int] | None  # None = any
+    immediate: bool | None  # None = both kinds of submit
+    outcome: Outcome
+    meaning: str
+
+
+# The first row that fits decides.
+TABLE: tuple[Row, ...] = (
+    Row(errors.Conflict, frozenset({DUPLICATE_ID}), None, Outcome.TAKEN, "422/2011: the id is in use"),
+    Row(
+        errors.Invalid,
+        frozenset({0}),
+        True,
+        Outcome.RETRY,
+        "200 without a job id: nothing was submitted, and the id may still be free",
+    ),
+    Row(
+        errors.Invalid,
+        None,
+        True,
+        Outcome.NO_ROOM,
+        "any refusal of an immediate allocation: the queue decides",
+    ),
+    Row(errors.Unreachable, None, None, Outcome.RETRY, "connection refused, no route"),
+    Row(errors.Busy, None, None, Outcome.RETRY, "429, 503: asked to come back"),
+    Row(
+        errors.UnknownOutcome, None, None, Outcome.UNKNOWN, "time-out, reset after sending, 500/-1, 502, 504"
+    ),
+    Row(errors.ProtocolError, None, None, Outcome.UNKNOWN, "HTML, truncated JSON, another job id than asked"),
+    Row(errors.Denied, None, None, Outcome.DENIED, "401, 511: token missing, wrong or expired"),
+    Row(
+        errors.NotFound, None, None, Outcome.RETRY, "404 with a Slurm body: slurmctld lost something it needs"
+    ),
+    Row(errors.Invalid, None, None, Outcome.REFUSED, "any other error_number; 200 without a job id"),
+    Row(errors.RefusedError, None, None, Outcome.REFUSED, "any other refusal"),
+    Row(errors.BridgeError, None, None, Outcome.UNKNOWN, "anything else: nothing is concluded"),
+)
+
+
+def of_submit(error: errors.BridgeError | None, *, immediate: bool) -> Outcome:
+    if error is None:
+        return Outcome.CREATED
+    for row in TABLE:
+        if (
+            isinstance(error, row.error)
+            and (row.codes is None or error.code in row.codes)
+            and (row.immediate is None or row.immediate == immediate)
+        ):
+            return row.outcome
+    raise AssertionError("the last row takes every BridgeError")

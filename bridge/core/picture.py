@@ -1,0 +1,114 @@
+"""What somebody sees of both sides at one moment, and the way from one moment to the next.
+
+In: pods, jobs and nodes as the nouns of `core.model`, from wherever they were read. Out: the relations between them
+that `core.invariants` judges. What must stay true: nothing here knows how the bridge decides; who makes a picture says
+how exactly the bridge can be held to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, Uid
+from bridge.names import JOB_ID_LABEL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Both sides at one moment, as somebody saw them; and how exactly the bridge can be held to what it promises."""
+
+    cluster: str
+    now: float
+    pods: tuple[Pod, ...] = ()  # with a scheduler name of ours; they exist
+    gone: tuple[Pod, ...] = ()  # they existed: the last state that was seen
+    dead: frozenset[Uid] = frozenset()  # containers known not to run, beyond what the status tells
+    jobs: tuple[JobRecord, ...] = ()  # ours, and as many of others as are known
+    nodes: Mapping[SlurmNode, Node] = field(default_factory=dict)
+    drained: frozenset[SlurmNode] = frozenset()  # in Slurm, by whomever
+    booted: float = (
+        0.0  # slurmctld's start, before which it may have forgotten its last seconds; 0 = not known
+    )
+    boot_grace: float = 0.0  # seconds after it in which the bridge takes nothing for lost
+    repair: float = 0.0  # seconds beyond that in which it puts right what was forgotten
+    view_age: float = 2.0  # seconds: a binding may rest on a look at Slurm that is this old
+    skew: float = 1.0  # seconds between the clocks of both sides; Kubernetes writes whole ones
+    patience: float = 10.0  # seconds that a pod may wait in silence
+    limit_margin: float = 60.0  # seconds, beside its grace, that a pod ends before its job would
+    handover: bool = True  # native jobs are made to wait for a device (False: not promised, not counted)
+    _own: Mapping[Uid, list[JobRecord]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        own: dict[Uid, list[JobRecord]] = {}
+        named = {pod.ref: pod for pod in self.pods}
+        for job in self.jobs:
+            for uid in self._uids(job, named):
+                own.setdefault(uid, []).append(job)
+        object.__setattr__(self, "_own", own)
+
+    def _uids(self, job: JobRecord, named: Mapping[str, Pod]) -> tuple[Uid, ...]:
+        """The pods that the job is for; of one that the Go project submitted, those that name it in their label."""
+        if job.mark is not None:
+            return job.mark.uids if job.mark.cluster == self.cluster else ()
+        pods = [named.get(ref) for ref in job.listed]
+        return tuple(p.uid for p in pods if p is not None and p.labels.get(JOB_ID_LABEL) == str(job.id))
+
+    @property
+    def settling(self) -> bool:
+        """slurmctld has just come up, or will: it may lack what it knew, and know again what was over."""
+        return bool(self.booted) and self.now - self.booted < self.boot_grace + self.repair
+
+    @property
+    def young(self) -> bool:
+        """slurmctld has just come up: nothing that it lacks or puts elsewhere counts for lost."""
+        return bool(self.booted) and 0 <= self.now - self.booted < self.boot_grace
+
+    def own(self, pod: Uid) -> list[JobRecord]:
+        """Jobs, live or ended, whose mark names this cluster and this pod, or is the Go project's and names it."""
+        return self._own.get(pod, [])
+
+    def ours(self, job: JobRecord) -> bool:
+        """To be ended and changed; of a job that the Go project submitted: if each pod that it lists names it."""
+        if job.mark is not None:
+            return job.mark.cluster == self.cluster
+        return 0 < len(job.listed) == sum(job in jobs for jobs in self._own.values())
+
+    def places(self, job: JobRecord) -> list[KubeNode]:
+        """The job's nodes in Slurm's order; one that Kubernetes doesn't have keeps its name."""
+        return [node.name if (node := self.nodes.get(name)) else KubeNode(name) for name in job.nodes]
+
+    def holding(self, pod: Pod) -> list[JobRecord]:
+        """The pod's own jobs that hold or held its node; of one that is COMPLETING Slurm no longer says it."""
+        return [
+            job
+            for job in self.own(pod.uid)
+            if pod.node in self.places(job) or ("COMPLETING" in job.states and not job.nodes)
+        ]
+
+    def given_up(self, node: KubeNode) -> bool:
+        """Nobody can say what runs there, and Slurm starts nothing more on it."""
+        ready = any(twin.ready for twin in self.nodes.values() if twin.name == node)
+        return not ready and self.closed(node)
+
+    def closed(self, node: KubeNode) -> bool:
+        """Slurm starts nothing more on it."""
+        names = [name for name, twin in self.nodes.items() if twin.name == node]
+        return all(name in self.drained for name in names or [SlurmNode(node)])
+
+    def living(self) -> Iterator[Pod]:
+        """Pods that may have containers on their node: everything that is not known dead."""
+        for pod in (*self.pods, *self.gone):
+            stopped = pod.ended and not any(status.running for status in pod.statuses)
+            if pod.node and not stopped and pod.uid not in self.dead:
+                yield pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Two pictures, and what is known of the way from one to the other. What nobody else did, the bridge did."""
+
+    before: Picture
+    after: Picture
+    touched: frozenset[JobId] = frozenset()  # jobs that requests of the bridge ended or changed
+    removed: frozenset[Uid] = frozenset()  # pods that somebody else deleted
+    writes: int = 0  # requests of the bridge, carried out, that change something

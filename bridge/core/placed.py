@@ -1,0 +1,195 @@
+"""A group whose pods sit on nodes: watch their job, show what Slurm says, and end them on the job's own record only.
+
+Goes in: facts, the members that run. Comes out: a Decision. What must stay true: invariants 1–5 of docs/design.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bridge.core import held
+from bridge.core.claims import claim, miscounted
+from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_writing
+from bridge.core.ends import end_doubles, end_pods, evidence
+from bridge.core.facts import NEVER, Facts, Member, Sight
+from bridge.core.limits import told, user_end
+from bridge.core.model import JobId, JobRecord, is_granted
+from bridge.core.steps import Decision, Release, SetConditions, Step
+from bridge.core.strays import stray
+from bridge.core.takeover import alone, label_of
+from bridge.core.verdict import Reason, Verdict
+from bridge.names import GPUS_ANNOTATION, JOB_CONDITION, JOB_ID_LABEL
+
+PENDING_LOOK = 5.0  # seconds: its patience ends without an event
+LIMIT_LOOK = 60.0  # seconds between looks at a job with a time limit
+# A changed limit changes no state, so the record is read again for it: for a longer one before a pod is ended, for a
+# shorter one now and then, which is spread as all jobs are read at once after a start.
+LIMIT_FRESH = 5.0  # seconds: an older record ends no pod at its limit
+LIMIT_READ, LIMIT_SPREAD = 300.0, 300
+
+
+def placed(facts: Facts, running: list[Member]) -> Decision:
+    """Pods run. Positive evidence from their job's own record, and nothing else, ends them."""
+    sight = _job_of(facts, running)
+    if sight is None:
+        return stray(facts, running)
+    if not facts.slurm_fresh:
+        return Decision(verdict=Verdict(Reason.STALE, "Slurm can't be read; running pods run on"), again=2.0)
+    last = _ended_and_forgotten(facts, sight)
+    if last is not None:
+        text = f"job {sight.id} ended ({'+'.join(sorted(last.states))}), and Slurm has forgotten it since"
+        return end_pods(facts, running, last, Verdict(Reason.JOB_ENDED, text))
+    if sight.states is None or sight.never_ran:
+        return claim(facts, running, sight)
+    record = sight.read
+    if record is None and sight.record is None and is_granted(sight.states):
+        # After a restart: nothing is wrong, so the watcher's unhurried reading of all our jobs will do.
+        return Decision(verdict=Verdict(Reason.RUNNING, f"job {sight.id} runs"))
+    if record is None or (is_granted(record.states) and not record.nodes):
+        return Decision(verdict=Verdict(Reason.RUNNING, f"reading job {sight.id}"), reads=(sight.id,))
+    if not facts.owns(record):
+        return (
+            claim(facts, running, sight)
+            if held.reissued([m.pod for m in running], record)
+            else alone(facts, running, sight.id)
+        )
+    pods = [m.pod for m in running]
+    if (first := held.onward(facts, pods, sight, end_doubles(facts, sight))) is not None:
+        return first
+    ended = evidence(facts, record, pods)
+    if ended is not None and not sight.polled:
+        return Decision(
+            verdict=Verdict(Reason.STALE, f"{ended.text}; the next state poll must agree"), again=0.5
+        )
+    over = _over_limit(facts, record)
+    if ended is None and over is not None and sight.read_age > LIMIT_FRESH:
+        text = f"{over.text}, by an older record: it is read again"
+        return Decision(verdict=Verdict(Reason.RUNNING, text), reads=(sight.id,), again=1.0)
+    ended = ended or over or _preempting(record)
+    if ended is not None:
+        return end_pods(facts, running, record, ended)
+    return Decision(
+        verdict=_running_verdict(running, record),
+        steps=(
+            *end_doubles(facts, sight),
+            *miscounted(facts, running, record),
+            *_upkeep(facts, running, record),
+        ),
+        reads=_limit_read(facts, sight, record),
+        again=_again(facts, running, record),
+    )
+
+
+def _ended_and_forgotten(facts: Facts, sight: Sight) -> JobRecord | None:
+    """The last record of a job that ended, and that nobody lists any more; not if a crash may have undone the end."""
+    last = sight.record
+    if last is None or sight.states is not None or not sight.over or not facts.owns(last):
+        return None
+    return last if sight.read_age < facts.boot_age and evidence(facts, last, ()) else None
+
+
+def _job_of(facts: Facts, running: list[Member]) -> Sight | None:
+    """The job that holds the pods. The label is a hint that anybody may edit; chosen id and mark decide."""
+    labelled: Sight | None = None
+    known = (s for s in facts.sights.values() if s.live or s.id in facts.current)
+    held = [s for s in known if _held_by(facts, s, running)]
+    alive = any(s.id in facts.current for s in held if s.live)
+    refused = facts.claim_refused is not None
+    live = [s for s in held if s.live]
+    for member in running:
+        job = label_of(member.pod)
+        if job is None or not member.pod.node:
+            continue
+        labelled = facts.sights.get(job, Sight(id=job, states=None, record=None))
+        if labelled.never_ran:
+            continue  # what a refused claim left under that id
+        if labelled.states is None and (alive or (live and refused)):
+            continue  # somebody edited the label; or an earlier attempt's job, come back to life, is all that is left
+        if job in facts.current:
+            return labelled  # an id that we chose: if it is absent, another job's end proves nothing
+        if labelled.states is not None and (labelled.record is None or facts.owns(labelled.record)):
+            return labelled
+    found = live or held
+    return min(found, key=lambda sight: sight.rank) if found else labelled
+
+
+def _held_by(facts: Facts, sight: Sight, running: list[Member]) -> bool:
+    """Ours, and it holds or held a node of these pods: a grant that was given back, or a double, never did."""
+    record = sight.record
+    if sight.states is None or record is None or not facts.owns(record):
+        return False
+    held = {node.name for name in record.nodes if (node := facts.nodes.get(name)) is not None}
+    return any(member.pod.node in held for member in running)
+
+
+def _running_verdict(running: list[Member], record: JobRecord) -> Verdict:
+    if "SUSPENDED" in record.states:
+        return Verdict(Reason.SUSPENDED, f"Slurm suspended job {record.id}; the pod lives on")
+    if not is_granted(record.states):
+        text = f"job {record.id} is {'+'.join(sorted(record.states))} after a restart of slurmctld; waiting"
+        return Verdict(Reason.BOUND, text)
+    places = ",".join(record.nodes)
+    if all(member.pod.deleted for member in running):
+        text = f"job {record.id} holds {places} until the containers of the pod, which is being deleted, are dead"
+        return Verdict(Reason.DRAINING, text)
+    return Verdict(Reason.RUNNING, f"job {record.id} holds {places}")
+
+
+def _upkeep(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Step, ...]:
+    """Repair PodScheduled after a late bind reply, and show what Slurm says, at most once a minute."""
+    steps: list[Step] = []
+    for member in running:
+        label = member.pod.labels.get(JOB_ID_LABEL, "")
+        if member.pod.node and label != str(record.id):
+            gpus = member.pod.annotations.get(GPUS_ANNOTATION, "")
+            steps.append(Release(pod=member.pod, job=record.id, node=member.pod.node, gpus=gpus))
+        wanted = [c for c in (scheduled_repair(member.pod, facts.slurm_now),) if c is not None]
+        shown = job_condition(record, facts.now, note=told(facts, record))
+        if member.pod.condition(JOB_CONDITION) is not None and worth_writing(member.pod, shown, facts.now):
+            wanted.append(shown)
+        if wanted:
+            steps.append(SetConditions(pod=member.pod, conditions=tuple(wanted)))
+    return tuple(steps)
+
+
+def _preempting(record: JobRecord) -> Verdict | None:
+    """Slurm has begun the job's grace time: the pod gets its signal now, inside it, and can write a checkpoint."""
+    if not record.preempted or "RUNNING" not in record.states:
+        return None
+    until = f" at {utc(record.ended)}" if record.ended else ""
+    text = f"job {record.id} is being preempted by a job of higher priority; its grace time ends{until}"
+    return Verdict(Reason.PREEMPTING, text)
+
+
+def _over_limit(facts: Facts, record: JobRecord) -> Verdict | None:
+    end = user_end(facts, record)
+    if end is None or facts.slurm_now < end:
+        return None
+    minutes = round((end - record.started) / 60)
+    if early := told(facts, record):
+        return Verdict(Reason.TIME_LIMIT, f"job {record.id} is about to reach its time limit: {early}")
+    return Verdict(Reason.TIME_LIMIT, f"job {record.id} reached its time limit of {minutes} min")
+
+
+def _again(facts: Facts, running: list[Member], record: JobRecord) -> float | None:
+    """The nearest moment at which time alone may change the decision."""
+    margin = facts.limits.death_margin
+    waits = [member.dead_in(margin) for member in running if member.pod.deleted and member.node_dead_for]
+    if "PENDING" in record.states:
+        waits.append(PENDING_LOOK)
+    if facts.boot_grace and evidence(replace(facts, boot_age=NEVER), record, [m.pod for m in running]):
+        waits.append(max(1.0, facts.limits.boot_grace - facts.boot_age))
+    if (limit := _until_limit(facts, record)) is not None:
+        waits.append(limit)
+    return min(waits, default=None)
+
+
+def _limit_read(facts: Facts, sight: Sight, record: JobRecord) -> tuple[JobId, ...]:
+    """Somebody may have shortened the limit."""
+    due = LIMIT_READ + sight.id % LIMIT_SPREAD
+    return (sight.id,) if sight.read_age > due and user_end(facts, record) is not None else ()
+
+
+def _until_limit(facts: Facts, record: JobRecord) -> float | None:
+    end = user_end(facts, record)
+    return None if end is None else min(LIMIT_LOOK, max(1.0, end - facts.slurm_now))

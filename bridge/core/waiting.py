@@ -1,0 +1,206 @@
+"""A group with a job and without nodes under its pods: queued, granted, or a grant that no longer holds.
+
+The way of a granted pod is three writes: nominate (with the condition), then label + annotations + gate in one, then
+the binding by kube-scheduler. A pod that is un-gated already gets its label before the nomination, as every update
+wakes kube-scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bridge.core.conditions import job_condition, worth_writing
+from bridge.core.facts import Facts
+from bridge.core.ledger import Busy
+from bridge.core.limits import told, too_long
+from bridge.core.model import Condition, JobRecord, KubeNode, Pod, Slot, SlurmNode
+from bridge.core.placement import PlacementError, place, shortfall
+from bridge.core.steps import (
+    Decision,
+    EndJob,
+    Forsake,
+    Nominate,
+    Notify,
+    Release,
+    SetConditions,
+    Step,
+    UpdateExclusions,
+)
+from bridge.core.verdict import Reason, Verdict
+from bridge.errors import ProtocolError
+from bridge.names import (
+    GPUS_ANNOTATION,
+    JOB_ID_LABEL,
+    NODE_ANNOTATION,
+    SCHEDULING_GATE,
+)
+
+NOMINATE_AGAIN = 2.0  # seconds between looks at a pod that is un-gated and not yet bound
+
+
+def queued(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
+    """Slurm has the job and has not started it: say what Slurm says."""
+    if too_long(facts, record):
+        return _shorten(facts, pods, record)
+    shown = job_condition(record, facts.now, note=told(facts, record))
+    steps = tuple(
+        SetConditions(pod=pod, conditions=(shown,)) for pod in pods if worth_writing(pod, shown, facts.now)
+    )
+    if not record.reason:  # known from our own submit only: nothing to tell yet
+        return Decision(verdict=Verdict(Reason.QUEUED, shown.message))
+    return Decision(
+        verdict=Verdict(Reason.QUEUED, shown.message), steps=(*_exclusions(facts, record), *steps)
+    )
+
+
+def _shorten(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
+    """Asked for again without what was put on top of the user's limit.
+
+    An update of this job would be an administrator's word: it frees a job from its QOS's limit (measured with 26.05).
+    """
+    following = replace(facts.attempt.next(now=facts.now), bare=True)
+    why = f"job {record.id} is too long with grace and margin on top ({record.reason}); one without them follows"
+    steps: list[Step] = [Forsake(pod=pod, attempt=following) for pod in pods]
+    steps.append(EndJob(id=record.id, wait_status=None, why=why))
+    return Decision(verdict=Verdict(Reason.READY, why), steps=tuple(steps), again=1.0)
+
+
+def _exclusions(facts: Facts, record: JobRecord) -> tuple[Step, ...]:
+    """A node that was closed when the job was submitted may be open now, and the other way round."""
+    wanted = facts.spec.excluded_nodes if facts.spec else record.excluded
+    if set(wanted) == set(record.excluded):
+        return ()
+    return (UpdateExclusions(id=record.id, excluded=wanted),)
+
+
+def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
+    """Slurm runs the job: send each pod to its node, or give the grant back."""
+    if record.preempted:
+        return lose(facts, pods, record, f"job {record.id} is being preempted by a job of higher priority")
+    try:
+        slots = place(facts.group, record, lambda name: _twin(facts, name))
+        lacks = shortfall(facts.spec, record) if facts.spec is not None else ""
+    except PlacementError as error:
+        return lose(facts, pods, record, str(error), refused=record.nodes)
+    except ProtocolError as error:  # we can't tell which devices these are: a person must look
+        shown = job_condition(record, facts.now, note=str(error))
+        explain = [pod for pod in pods if worth_writing(pod, shown, facts.now)]
+        return Decision(
+            verdict=Verdict(Reason.REFUSED, str(error)),
+            steps=tuple(SetConditions(pod=pod, conditions=(shown,)) for pod in explain),
+            again=30.0,
+        )
+    if lacks:
+        return lose(facts, pods, record, f"job {record.id} was changed in Slurm and has only {lacks}")
+    unusable = [(name, why) for name in record.nodes if (why := _unusable(facts, name))]
+    if unusable:
+        text = "; ".join(f"node {name} {why}" for name, why in unusable)
+        return lose(facts, pods, record, text, closed=[name for name, _ in unusable])
+    if facts.catching_up and any(slot.gpus for slot in slots):
+        text = f"job {record.id} is granted; reading whose containers may be left on its nodes"
+        return Decision(verdict=Verdict(Reason.STALE, text), again=0.2)
+    if (busy := facts.busy.get(record.id)) is not None:
+        return _devices_busy(facts, pods, record, busy)
+    if facts.stuck:
+        return lose(facts, pods, record, facts.stuck)
+    on_the_way = all(SCHEDULING_GATE not in pod.gates for pod in pods)
+    if on_the_way and facts.granted_age > facts.limits.bind_timeout:
+        text = (
+            f"not bound {facts.limits.bind_timeout:.0f} s after job {record.id} got {','.join(record.nodes)}"
+        )
+        return lose(facts, pods, record, text, refused=record.nodes)
+    by_uid = {slot.pod: slot for slot in slots}
+    steps: list[Step] = list(_told(facts, pods, record)) if facts.barred else []
+    held_back = False
+    for pod in pods:
+        slot = by_uid[pod.uid]
+        gated = SCHEDULING_GATE in pod.gates
+        if gated and not facts.room:
+            held_back = True
+            continue
+        steps += _hand_over(facts, pod, slot, record, gated=gated)
+    reason, text = Reason.GRANTED, f"job {record.id} holds {','.join(record.nodes)}; the pod is being bound"
+    if held_back:
+        reason, text = Reason.THROTTLED, f"job {record.id} is granted; enough pods are on their way already"
+    again = 0.2 if held_back else NOMINATE_AGAIN
+    return Decision(verdict=Verdict(reason, text), steps=tuple(steps), again=again)
+
+
+def _told(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Iterator[Step]:
+    shown = job_condition(record, facts.now, note=facts.barred)
+    for pod in pods:
+        if worth_writing(pod, shown, facts.now):
+            yield SetConditions(pod=pod, conditions=(shown,))
+
+
+def _devices_busy(facts: Facts, pods: Sequence[Pod], record: JobRecord, busy: Busy) -> Decision:
+    """What Slurm ends is free in Slurm at once, while the containers have their grace (docs/handover.md)."""
+    if busy.overdue:
+        return lose(facts, pods, record, f"after {busy.waited:.0f} s {busy.text}", refused=record.nodes)
+    shown = job_condition(record, facts.now, note=busy.text)
+    steps = tuple(SetConditions(pod=pod, conditions=(shown,)) for pod in pods if _news(facts, pod, shown))
+    return Decision(verdict=Verdict(Reason.DEVICES_BUSY, busy.text), steps=steps, again=1.0)
+
+
+def _news(facts: Facts, pod: Pod, shown: Condition) -> bool:
+    """That the job has started is told at once."""
+    present = pod.condition(shown.type)
+    started = present is not None and present.status != shown.status
+    return started or worth_writing(pod, shown, facts.now)
+
+
+def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: bool) -> list[Step]:
+    release = Release(pod=pod, job=record.id, node=slot.node, gpus=slot.gpus)
+    released = (
+        not gated
+        and pod.labels.get(JOB_ID_LABEL) == str(record.id)
+        and pod.annotations.get(NODE_ANNOTATION) == slot.node
+        and pod.annotations.get(GPUS_ANNOTATION, "") == slot.gpus
+    )
+    shown = job_condition(record, facts.now, note=told(facts, record))
+    nominate = Nominate(pod=pod, node=slot.node, conditions=(shown,))
+    nominated = pod.nominated == slot.node
+    if gated:
+        return [release] if nominated else [nominate, release]
+    steps: list[Step] = [] if released else [release]
+    return steps if nominated else [*steps, nominate]
+
+
+def _twin(facts: Facts, name: SlurmNode) -> KubeNode | None:
+    node = facts.nodes.get(name)
+    return node.name if node else None
+
+
+def _unusable(facts: Facts, name: SlurmNode) -> str:
+    """Known now, so there is no need to wait for kube-scheduler to refuse it."""
+    node = facts.nodes[name]
+    if node.cordoned:
+        return "is cordoned in Kubernetes"
+    if not node.ready:
+        return "is not Ready in Kubernetes"
+    return ""
+
+
+def lose(
+    facts: Facts,
+    pods: Sequence[Pod],
+    record: JobRecord,
+    why: str,
+    *,
+    refused: Sequence[SlurmNode] = (),
+    closed: Sequence[SlurmNode] = (),
+) -> Decision:
+    """Write the next attempt first: a cancelled job must never look like a person's cancel of the current attempt."""
+    following = facts.attempt.next(refused=refused, closed=closed, now=facts.now)
+    verdict = Verdict(Reason.LOST_GRANT, why)
+    steps: list[Step] = []
+    for pod in pods:
+        shown = job_condition(None, facts.now, refused=f"grant given back: {why}", reason=verdict.reason)
+        steps.append(Forsake(pod=pod, attempt=following))
+        steps.append(Nominate(pod=pod, node=KubeNode(""), conditions=(shown,)))
+    sight = facts.sights.get(record.id)
+    if sight is not None and sight.live:
+        steps.append(EndJob(id=record.id, wait_status=None, why=f"grant given back: {why}"))
+    steps += [Notify(pod=pod, verdict=verdict) for pod in pods]
+    return Decision(verdict=verdict, steps=tuple(steps), again=1.0)

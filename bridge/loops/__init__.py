@@ -1,0 +1,1 @@
+"""The reconcilers: look (snapshot), decide (core), act (apply), look again."""

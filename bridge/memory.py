@@ -1,0 +1,295 @@
+"""What only this process knows: caches that make waits shorter and texts better, and nothing that a restart would miss.
+
+Goes in: what the watcher and the groups loop see. Comes out: ages and counts for `bridge.snapshot`. After a restart all
+of it is empty, and every group still reaches the same end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bridge.core.facts import ClaimRefused, Refusal
+from bridge.core.model import (
+    GroupKey,
+    JobId,
+    JobRecord,
+    JobSpec,
+    KubeNode,
+    SlurmNode,
+    States,
+    Uid,
+    is_ended,
+    is_granted,
+)
+
+LATE = 5.0  # seconds that a request may lie in slurmctld after its caller gave up
+YOUNG_PAUSE = 15.0  # the same while slurmctld has just started
+NO_FAST = 10.0  # seconds after an immediate allocation without room in which no other is tried for the group
+DRAIN_LOOK = 60.0  # seconds before a node that we drained is looked at again
+REFUSAL_PAUSE = 30.0  # seconds before Slurm is asked again for a job that it refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    text: str
+    until: float  # monotonic
+    spec: JobSpec  # another spec is worth another try at once
+
+
+class Memory:
+    """`clock` is monotonic."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._first_seen: dict[GroupKey, float] = {}
+        self._troubles: dict[GroupKey, tuple[str, float]] = {}  # of submits
+        self._barred: dict[GroupKey, tuple[str, float]] = {}  # hand-overs that the API server refuses
+        self._refused: dict[GroupKey, _Refused] = {}
+        self._granted_at: dict[JobId, float] = {}
+        self._released_at: dict[JobId, float] = {}
+        self._first_nodes: dict[JobId, tuple[SlurmNode, ...]] = {}
+        self._nodes: dict[JobId, tuple[SlurmNode, ...]] = {}  # as we saw them last
+        self._ran_under: dict[JobId, float] = {}  # boot time of slurmctld when we last saw the job granted
+        self._asked: dict[JobId, GroupKey] = {}  # ids read on behalf of a group, whatever their mark says
+        self._asked_by: dict[GroupKey, set[JobId]] = {}
+        self.slurm_nodes: set[SlurmNode] = set()  # seen in a job's record: Slurm knows these names
+        # submits without an answer, by our id or, where Slurm numbers our jobs, by group → when we gave up waiting
+        self._doubts: dict[JobId | GroupKey, float] = {}
+        self._claims: dict[GroupKey, tuple[str, float, int]] = {}  # text, when, times in a row
+        self._no_fast: dict[GroupKey, float] = {}
+        self._unpadded: dict[GroupKey, float] = {}
+        self._drained: dict[SlurmNode, float] = {}
+        self._dead_since: dict[KubeNode, float] = {}
+        self._ready_since: dict[KubeNode, float] = {}
+        self._deleted_since: dict[Uid, float] = {}
+        self._live: dict[GroupKey, set[JobId]] = {}  # jobs by their mark
+        self._waiting: dict[JobId, str] = {}  # pending jobs of bridges → partition
+        self._waiting_in: Counter[str] = Counter()
+
+    def meet(self, key: GroupKey) -> None:
+        self._first_seen.setdefault(key, self._clock())
+
+    def known_for(self, key: GroupKey) -> float:
+        """Seconds since this process first saw the group."""
+        return self._clock() - self._first_seen.get(key, self._clock())
+
+    def forget(self, key: GroupKey) -> None:
+        self._first_seen.pop(key, None)
+        self._refused.pop(key, None)
+        self._troubles.pop(key, None)
+        self._barred.pop(key, None)
+        self._claims.pop(key, None)
+        self._no_fast.pop(key, None)
+        self._unpadded.pop(key, None)
+        self._doubts.pop(key, None)
+        for job in self._asked_by.pop(key, ()):
+            self._asked.pop(job, None)
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    def note_job(self, job: JobId, states: States | None, record: JobRecord | None, boot: float) -> None:
+        """A job changed: is it granted, does it wait?"""
+        if record is not None:
+            self.slurm_nodes.update(record.nodes)
+        if states is not None and is_granted(states):
+            self._granted_at.setdefault(job, self._clock())
+            self._ran_under[job] = boot
+            if record is not None and record.nodes:
+                self._first_nodes.setdefault(job, record.nodes)
+                if self._nodes.get(job, record.nodes) != record.nodes:  # placed anew: so is everybody's time
+                    self._granted_at[job] = self._clock()
+                    self._released_at.pop(job, None)
+                self._nodes[job] = record.nodes
+        else:
+            self._granted_at.pop(job, None)
+            self._released_at.pop(job, None)
+        if states is None:
+            self._nodes.pop(job, None)
+            self._ran_under.pop(job, None)
+            self._first_nodes.pop(job, None)
+        if record is not None and record.mark is not None:
+            self._note_live(record.mark.group, job, live=states is not None and not is_ended(states))
+        before = self._waiting.pop(job, None)
+        if before is not None:
+            self._waiting_in[before] -= 1
+        if states is not None and "PENDING" in states and record is not None and record.mark is not None:
+            self._waiting[job] = record.partition
+            self._waiting_in[record.partition] += 1
+
+    def _note_live(self, key: GroupKey, job: JobId, *, live: bool) -> None:
+        jobs = self._live.setdefault(key, set())
+        (jobs.add if live else jobs.discard)(job)
+        if not jobs:
+            del self._live[key]
+
+    def live_of(self, key: GroupKey) -> frozenset[JobId]:
+        """Live jobs whose mark names this group, of whatever attempt: annotations of the pod may have been edited."""
+        return frozenset(self._live.get(key, ()))
+
+    def granted_for(self, job: JobId) -> float | None:
+        """Seconds since this process first saw the job granted; None = it isn't."""
+        seen = self._granted_at.get(job)
+        return None if seen is None else self._clock() - seen
+
+    def ran_under(self, job: JobId, boot: float) -> bool:
+        """Did this process see the job granted while that boot of slurmctld was up?"""
+        return bool(boot) and self._ran_under.get(job) == boot
+
+    def note_released(self, job: JobId) -> None:
+        """A pod of the job was un-gated: from now on kube-scheduler has it."""
+        if job in self._granted_at:
+            self._released_at[job] = self._clock()
+
+    def unbound_for(self, job: JobId) -> float | None:
+        """Seconds that kube-scheduler has had: since the un-gating, else since the grant; None = not granted."""
+        seen = self._released_at.get(job, self._granted_at.get(job))
+        return None if seen is None else self._clock() - seen
+
+    def moved(self, job: JobId, record: JobRecord | None) -> bool:
+        """The job holds other nodes than when this process first saw it granted."""
+        first = self._first_nodes.get(job)
+        return first is not None and record is not None and bool(record.nodes) and record.nodes != first
+
+    def waiting_in(self, partition: str) -> int:
+        """Placeholders known to wait in that partition."""
+        return self._waiting_in[partition]
+
+    def ask(self, job: JobId, key: GroupKey) -> None:
+        """This group wants to hear of that job, even if the job turns out to be somebody else's."""
+        self._asked[job] = key
+        self._asked_by.setdefault(key, set()).add(job)
+
+    def asker(self, job: JobId) -> GroupKey | None:
+        return self._asked.get(job)
+
+    @property
+    def doubting(self) -> bool:
+        return bool(self._doubts)
+
+    def doubt(self, job: JobId | GroupKey) -> None:
+        """A submit has no answer: the job may exist, or come to exist when a hung slurmctld goes on."""
+        self._doubts[job] = self._clock()
+
+    def doubts(self, job: JobId | GroupKey, poll_age: float) -> bool:
+        """Still in doubt? Ends with a poll begun well after the question; the caller has looked for the job itself."""
+        asked = self._doubts.get(job)
+        if asked is not None and self._clock() - poll_age > asked + LATE:
+            del self._doubts[job]
+        return job in self._doubts
+
+    def sure(self, job: JobId | GroupKey) -> None:
+        self._doubts.pop(job, None)
+
+    # --- nodes, pods and vanished jobs ------------------------------------------------------------------
+
+    def note_node(self, node: KubeNode, *, ready: bool) -> None:
+        """Of every change of a node. One that is gone is not Ready."""
+        since, other = self._dead_since, self._ready_since
+        if ready:
+            since, other = other, since
+        other.pop(node, None)
+        since.setdefault(node, self._clock())
+
+    def dead_for(self, node: KubeNode) -> float:
+        """Seconds since this process first saw that the node is not Ready, or not there; 0.0 = it is Ready."""
+        if not node or node in self._ready_since:
+            return 0.0
+        return self._clock() - self._dead_since.setdefault(node, self._clock())
+
+    def ready_for(self, node: KubeNode) -> float:
+        """Seconds since this process first saw that the node is Ready; 0.0 = it is not."""
+        return self._clock() - self._ready_since.get(node, self._clock())
+
+    def note_pod(self, pod: Uid, *, deleted: bool) -> None:
+        """Of every change of a pod; `deleted`: it is being deleted, and still there."""
+        if deleted:
+            self._deleted_since.setdefault(pod, self._clock())
+        else:
+            self._deleted_since.pop(pod, None)
+
+    def deleted_for(self, pod: Uid) -> float:
+        """Seconds since this process first saw that the pod is being deleted; 0.0 = it isn't, or is gone."""
+        return self._clock() - self._deleted_since.get(pod, self._clock())
+
+    def note_drained(self, node: SlurmNode) -> None:
+        self._drained[node] = self._clock()
+
+    def drained(self) -> frozenset[SlurmNode]:
+        """By us a moment ago. Then it is looked at again: somebody may have resumed the node."""
+        self._drained = {n: at for n, at in self._drained.items() if self._clock() - at < DRAIN_LOOK}
+        return frozenset(self._drained)
+
+    def no_fast(self, key: GroupKey) -> None:
+        """An immediate allocation found no room: the queue is next."""
+        self._no_fast[key] = self._clock()
+
+    def fast(self, key: GroupKey) -> bool:
+        return self._clock() - self._no_fast.get(key, float("-inf")) > NO_FAST
+
+    def unpad(self, key: GroupKey) -> None:
+        """Slurm has refused this group's job, perhaps for what we put on top of its time limit."""
+        self._unpadded[key] = self._clock()
+
+    def unpadded(self, key: GroupKey) -> bool:
+        return self._clock() - self._unpadded.get(key, float("-inf")) < REFUSAL_PAUSE
+
+    def claim_refused(self, key: GroupKey, text: str, *, taken: bool) -> None:
+        """`taken`: others hold the place that this group asked for again."""
+        times = self._claims[key][2] if key in self._claims else 0
+        self._claims[key] = (text, self._clock(), times + 1 if taken else 0)
+
+    def claim(self, key: GroupKey) -> ClaimRefused | None:
+        known = self._claims.get(key)
+        return (
+            None
+            if known is None
+            else ClaimRefused(text=known[0], age=self._clock() - known[1], taken=known[2])
+        )
+
+    def claimed(self, key: GroupKey) -> None:
+        self._claims.pop(key, None)
+
+    # --- troubles and refusals ---------------------------------------------------------------------------------
+
+    def trouble(self, key: GroupKey, text: str) -> None:
+        """A submit of this group failed, and is tried again."""
+        since = self._troubles.get(key, ("", self._clock()))[1]
+        self._troubles[key] = (text, since)
+
+    def fine(self, key: GroupKey) -> None:
+        self._troubles.pop(key, None)
+
+    def lasting_trouble(self, key: GroupKey, patience: float) -> str:
+        """What has gone wrong for longer than `patience` seconds, "" = nothing."""
+        text, since = self._troubles.get(key, ("", self._clock()))
+        return text if self._clock() - since >= patience else ""
+
+    def bar(self, key: GroupKey, text: str) -> None:
+        """The API server refuses to let a pod of this group go to its node."""
+        self._barred[key] = (text, self._barred.get(key, ("", self._clock()))[1])
+
+    def unbar(self, key: GroupKey) -> None:
+        self._barred.pop(key, None)
+
+    def barred(self, key: GroupKey, patience: float) -> str:
+        """Why it has refused for longer than `patience` seconds, "" = it doesn't."""
+        text, since = self._barred.get(key, ("", self._clock()))
+        return text if self._clock() - since >= patience else ""
+
+    def refuse(self, key: GroupKey, spec: JobSpec, text: str, *, young: bool = False) -> None:
+        """`young`: slurmctld has just started, and its nodes may not have registered yet."""
+        pause = YOUNG_PAUSE if young else REFUSAL_PAUSE
+        self._refused[key] = _Refused(text, self._clock() + pause, spec)
+
+    def refusal(self, key: GroupKey, spec: JobSpec) -> Refusal | None:
+        """What Slurm said to exactly this job within the last minute."""
+        refused = self._refused.get(key)
+        if refused is None:
+            return None
+        left = refused.until - self._clock()
+        if left <= 0 or refused.spec != spec:
+            del self._refused[key]
+            return None
+        return Refusal(text=refused.text, retry_in=left)

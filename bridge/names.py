@@ -1,0 +1,62 @@
+"""Every well-known name in one place; each line says who writes it and who reads it.
+
+Constants only. Names shared with SlinkyProject/slurm-bridge are a compatibility promise: never rename them.
+"""
+
+from typing import Final
+
+# --- scheduling -----------------------------------------------------------------------------------
+SCHEDULER_NAME: Final = (
+    "slurm-bridge"  # users write it in spec.schedulerName; kube-scheduler's profile has it
+)
+UPSTREAM_SCHEDULER_NAME: Final = (
+    "slurm-bridge-scheduler"  # the Go project's default: an identical second profile
+)
+SCHEDULING_GATE: Final = (
+    "scheduler.slinky.slurm.net/slurm"  # admission adds it; the leader lifts it at the grant
+)
+
+# --- pod metadata ---------------------------------------------------------------------------------
+JOB_ID_LABEL: Final = (
+    "scheduler.slinky.slurm.net/slurm-jobid"  # leader writes at the grant; filter and bind read
+)
+NODE_ANNOTATION: Final = (
+    "slinky.slurm.net/slurm-node"  # leader writes: the Kubernetes node name; filter reads
+)
+GPUS_ANNOTATION: Final = "slinky.slurm.net/gpus"  # leader writes: Slurm's GRES indices; the container reads
+SUBMITTED_ANNOTATION: Final = (
+    "slinky.slurm.net/slurm-submitted"  # leader writes, reads: which job of the label's id
+)
+ATTEMPT_ANNOTATION: Final = (
+    "slinky.slurm.net/attempt"  # leader writes after a lost grant (JSON), leader reads
+)
+UPSTREAM_FINALIZER: Final = "scheduler.slinky.slurm.net/finalizer"  # the Go project's; we only ever remove it
+
+# --- node metadata --------------------------------------------------------------------------------
+SLURM_NODENAME_LABEL: Final = "slinky.slurm.net/slurm-nodename"  # admins write: the Slurm name of this node
+
+# --- pod conditions -------------------------------------------------------------------------------
+JOB_CONDITION: Final = "slinky.slurm.net/SlurmJob"  # leader writes: what Slurm says about the pod's job
+DISRUPTION_CONDITION: Final = "DisruptionTarget"  # leader writes before a delete; podFailurePolicy reads
+SCHEDULED_CONDITION: Final = "PodScheduled"  # kube-scheduler's; the leader repairs it after a late bind reply
+
+# --- per-job options that users annotate ----------------------------------------------------------
+OPTION_PREFIX: Final = "slurmjob.slinky.slurm.net/"  # users write; core.overrides reads
+
+# --- labels of others -----------------------------------------------------------------------------
+COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Job controller writes; grouping reads
+EXTENDED_DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"  # DRA resources by device class
+
+# --- the bridge's Lease ---------------------------------------------------------------------------
+CLOSE_BREAKER_ANNOTATION: Final = (
+    "slinky.slurm.net/close-breaker"  # operators write anything new; the leader reads
+)
+
+# --- Slurm ----------------------------------------------------------------------------------------
+DRAIN_PREFIX: Final = (
+    "slurm-bridge:"  # how the reason of a drain of ours begins; nobody else's drain is ever cleared
+)
+EXTERNAL_JOB_FLAG: Final = "EXTERNAL_JOB"  # submit writes: the job has no process of Slurm's own
+
+# --- ourselves ------------------------------------------------------------------------------------
+COMPONENT: Final = "slurm-bridge"  # Event source, field manager, lease name

@@ -1,0 +1,389 @@
+"""The READ door: joins the caches of Kubernetes and Slurm into frozen facts about one group.
+
+Goes in: the pod store, the Slurm watcher, and the few things only this process knows (when it first saw a grant, what
+Slurm just refused). Comes out: `Facts` for core.lifecycle, keys to look at for every change. Nothing here waits for the
+network but `read`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from bridge.config import Settings
+from bridge.core import attempt as attempts
+from bridge.core import devices, held, jobid, takeover
+from bridge.core.facts import NEVER, PATIENCE, Facts, Limits, Member, Sight
+from bridge.core.model import (
+    Group,
+    GroupKey,
+    JobId,
+    JobRecord,
+    JobSpec,
+    KubeNode,
+    Node,
+    Pod,
+    SlurmNode,
+    Uid,
+    is_ended,
+)
+from bridge.core.twins import by_slurm_name
+from bridge.inherited import Inherited
+from bridge.kube.client import KubeClient
+from bridge.kube.store import Store
+from bridge.ledger import Ledger
+from bridge.memory import Memory
+from bridge.names import JOB_ID_LABEL
+from bridge.roster import Roster
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.watch import JobWatcher
+from bridge.translator import Translator
+
+YOUNG = 60.0  # seconds after a start of slurmctld in which its nodes may not have registered yet
+EARLIER_ATTEMPTS = 32  # so many back, a live job of this group is still looked for
+
+
+class Snapshot:
+    def __init__(
+        self,
+        store: Store,
+        watcher: JobWatcher,
+        slurm: SlurmClient,
+        kube: KubeClient,
+        settings: Settings,
+        cluster: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.cluster = cluster
+        self.ids = jobid.IdRange(settings.jobs.jobIdFirst, settings.jobs.jobIdStop)
+        self._store = store
+        self._watcher = watcher
+        self._slurm = slurm
+        self._kube = kube
+        self._settings = settings
+        self._monotonic = monotonic
+        self._wall = wall
+        self._limits = Limits(
+            bind_timeout=settings.placement.bindTimeout,
+            death_margin=settings.placement.deathMargin,
+            boot_grace=settings.slurm.bootGrace,
+            max_attempts=settings.placement.maxAttempts,
+            poll_age=settings.slurm.freshness,
+        )
+        store.nodes.on_change(self._on_node)
+        self._nodes: dict[SlurmNode, Node] = {}
+        self._names: dict[
+            SlurmNode, KubeNode
+        ] = {}  # also of nodes that have gone, whose containers may run on
+        self._nodes_version = -1
+        self._duplicates: tuple[str, ...] = ()
+        self.memory = Memory(monotonic)
+        by_resource = settings.jobs.gresByResource.items()
+        self.gpu_resources = tuple(name for name, gres in by_resource if devices.is_gpu(gres))
+        self._translator = Translator(
+            store, self.memory, settings.jobs, cluster, self.nodes, self._longest, wall
+        )
+        self.ledger = Ledger(
+            store,
+            self.kube_name,
+            self.memory.ready_for,
+            lambda: watcher.records,
+            cluster=cluster,
+            resources=self.gpu_resources,
+            margin=settings.placement.deathMargin,
+            wait=settings.placement.deviceWait,
+            clock=monotonic,
+            slurm_now=self.slurm_now,
+            catching_up=watcher.catching_up,
+        )
+        self._inherited = Inherited(store.pods, watcher, self.ids, cluster)
+        self.roster = Roster(store, lambda: watcher.records, self.memory, self._inherited, wall)
+
+    # --- events in --------------------------------------------------------------------------------
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        node = new or old
+        assert node is not None
+        self.memory.note_node(node.name, ready=new is not None and new.ready)
+
+    def job_changed(self, job: JobId) -> Iterator[GroupKey]:
+        """Keeps what is counted per job; yields the groups that must look again."""
+        record = self._watcher.records.get(job)
+        self.memory.note_job(job, self._watcher.newest(job), record, self._watcher.boot_time)
+        self.ledger.job_changed(job)
+        yield from self.roster.job_changed(job)
+        asked = self.memory.asker(job)
+        if asked is not None:
+            yield asked
+        mark = record.mark if record else None
+        if (
+            mark is not None
+            and mark.cluster == self.cluster
+            and mark.group != asked
+            and mark.group in self.roster
+        ):
+            yield mark.group
+
+    def learn(self, pod: Pod) -> None:
+        """The answer to a write of ours, ahead of the watch."""
+        self._store.pods.learn(pod)
+
+    async def read(self, pod: Pod) -> None:
+        """The pod as the API server has it, ahead of the watch."""
+        self._store.pods.learn(await self._kube.pod(pod.namespace, pod.name))
+
+    # --- looks ------------------------------------------------------------------------------------
+
+    @property
+    def young(self) -> bool:
+        """slurmctld has started within the last minute."""
+        return self._boot_age() < YOUNG
+
+    @property
+    def unsettled(self) -> bool:
+        """slurmctld may still lack jobs whose pods run, and give their devices away."""
+        return self._boot_age() < self._limits.boot_grace
+
+    @property
+    def synced(self) -> bool:
+        """Kubernetes has been listed completely once."""
+        return self._store.synced
+
+    def missing(self) -> list[str]:
+        """Why decisions can't be made yet, in sentences."""
+        lacking = []
+        if not self._store.synced:
+            lacking.append("the first complete list of pods, nodes and jobs from the API server")
+        if self._watcher.age() == NEVER:
+            lacking.append(f"a first state poll of Slurm ({self._watcher.problem or 'under way'})")
+        elif why := self._slurm.stranger():
+            lacking.append(f"a token of SlurmUser: {why}")
+        return lacking
+
+    def notes(self) -> list[str]:
+        """What works worse than it should; running pods are not touched by any of it."""
+        found = []
+        if not self._watcher.healthy:
+            found.append(f"Slurm: {self._watcher.problem}")
+        if why := self._watcher.overdue():
+            found.append(f"preemption: {why}")
+        if why := self._slurm.rights.note():
+            found.append(f"job ids: {why}")
+        if self._store.synced and (why := self.ledger.blind()):
+            found.append(why)
+        found += self.ledger.notes()
+        self.nodes()
+        return found + [f"nodes: {text}; neither is used" for text in self._duplicates]
+
+    def slurm_now(self) -> float:
+        """Unix seconds by slurmctld's clock, by ours before it was asked."""
+        return self._watcher.slurm_now() or self._wall()
+
+    def facts(self, key: GroupKey) -> Facts | None:
+        """None for a group that is unknown or while Kubernetes has not been listed completely."""
+        uids = self.roster.members(key)
+        if not uids or not self._store.synced:
+            return None
+        members = tuple(m for uid in uids if (m := self._member(uid)) is not None)
+        if not members:
+            return None
+        pods = [m.pod for m in members]
+        number = attempts.of_group(Group(key=key, pods=tuple(pods)), at_least=self._attempted(key))
+        spec, refusal, group = self._translator.job(key, members, number)
+        first = max(0, number.number - EARLIER_ATTEMPTS)
+        probes = [
+            jobid.candidates(self.ids, self.cluster, key.uid, n) for n in range(first, number.number + 1)
+        ]
+        takeovers = self._inherited.takeovers(pods, self.nodes())
+        marked = self._inherited.of_group(key)
+        seen = self._sights(
+            pods, (*marked, *self.memory.live_of(key), *(job for ids in probes for job in ids))
+        )
+        sights = {s.id: takeover.counted(s, takeovers.get(s.id), key) for s in seen}
+        busy = self.ledger.awaited(key, members, sights.values())
+        for job in busy:
+            self.memory.note_released(job)  # kube-scheduler's time begins when the GPUs are free
+        granted = [age for job in sights if (age := self.memory.unbound_for(job)) is not None]
+        former = probes[-2] if len(probes) > 1 else ()
+        current = probes[-1]
+        numbered = self._slurm.rights.held
+        return Facts(
+            group=group,
+            members=members,
+            attempt=number,
+            cluster=self.cluster,
+            now=self._wall(),
+            slurm_now=self.slurm_now(),
+            spec=spec,
+            refusal=refusal,
+            unread=self._translator.unread_owner(key, pods),
+            fast_id=current[0],
+            fast_allowed=spec is not None and self._fast_allowed(key, spec),
+            probes=current[1:],
+            current=frozenset((*current, *self._counting(key, number, sights))),
+            former=former,
+            doubted=self._doubted((job for ids in probes for job in ids), sights),
+            held=numbered,
+            unknown=numbered and self._unknown(key, sights),
+            sights=sights,
+            takeovers=takeovers,
+            nodes=self.nodes(),
+            poll_age=self._watcher.age(),
+            known_for=self.memory.known_for(key),
+            steady=self._watcher.healthy,
+            boot_age=self._boot_age(),
+            seen_running=frozenset(
+                job for job in sights if self.memory.ran_under(job, self._watcher.boot_time)
+            ),
+            denied=self._watcher.denied(self._ids_of(pods, (*former, *current, *marked, *sights))),
+            drained=self.memory.drained(),
+            claim_refused=self.memory.claim(key),
+            moved=frozenset(job for job in sights if self.memory.moved(job, self._watcher.records.get(job))),
+            trouble=self.memory.lasting_trouble(key, PATIENCE),
+            barred=self.memory.barred(key, PATIENCE),
+            stuck=self.memory.barred(key, self._limits.bind_timeout),
+            granted_age=min((*granted, self._watcher.fresh_for())) if granted else 0.0,
+            busy=busy,
+            room=self.roster.on_their_way() < self._settings.placement.ungatedLimit,
+            catching_up=self._watcher.catching_up(),
+            limits=self._limits,
+        )
+
+    def _attempted(self, key: GroupKey) -> int:
+        """Of live jobs: the pods may be seen as they were before, or have been edited."""
+        records = (self._watcher.records.get(job) for job in self.memory.live_of(key))
+        return max((r.mark.attempt for r in records if r is not None and r.mark is not None), default=0)
+
+    def _member(self, uid: Uid) -> Member | None:
+        pod = self._store.pods.ours.get(uid)
+        gone = self._store.pods.gone.get(uid) if pod is None else None
+        if pod is None and (gone is None or not gone.deleted):
+            return None  # missing from one list proves nothing: the sweep takes two more
+        known = pod or (gone.pod if gone else None)
+        assert known is not None
+        node = self._store.node(known.node) if known.node else None
+        return Member(
+            pod=known,
+            gone_age=None if gone is None else self._monotonic() - gone.at,
+            node_ready=node is not None and node.ready,
+            node_ready_for=self.memory.ready_for(known.node),
+            node_dead_for=self.memory.dead_for(known.node),
+            deleted_for=self.memory.deleted_for(uid),
+        )
+
+    def _counting(
+        self, key: GroupKey, number: attempts.Attempt, sights: Mapping[JobId, Sight]
+    ) -> Iterator[JobId]:
+        """Jobs outside of our range that are this attempt's; not one that ended before it was named or had a node."""
+        for job in self._inherited.of_attempt(key, number.number):
+            sight = sights.get(job)
+            if (
+                sight is None
+                or sight.live
+                or sight.named
+                or (sight.record is not None and sight.record.nodes)
+            ):
+                yield job
+
+    def _unknown(self, key: GroupKey, sights: Mapping[JobId, Sight]) -> bool:
+        """Slurm numbers our jobs: may there be one of this group that has not been read?"""
+        if any(s.live and s.id in self._inherited.of_group(key) for s in sights.values()):
+            self.memory.sure(key)
+        age = self._watcher.unknown_for()
+        return age == NEVER or self.memory.doubts(key, age)
+
+    def _doubted(self, ids: Iterable[JobId], sights: Mapping[JobId, Sight]) -> frozenset[JobId]:
+        if not self.memory.doubting:
+            return frozenset()
+        for job, sight in sights.items():
+            if sight.states is not None:
+                self.memory.sure(job)
+        return frozenset(job for job in ids if self.memory.doubts(job, self._watcher.age()))
+
+    def _ids_of(self, pods: Iterable[Pod], ids: Iterable[JobId]) -> Iterable[JobId]:
+        """These, and those that the pods are labelled with."""
+        labelled = (pod.labels.get(JOB_ID_LABEL, "") for pod in pods)
+        known = (JobId(int(text)) for text in labelled if text.isascii() and text.isdigit())
+        return dict.fromkeys((*ids, *known))
+
+    def _sights(self, pods: Iterable[Pod], ids: Iterable[JobId]) -> Iterator[Sight]:
+        pods = tuple(pods)
+        for job in self._ids_of(pods, ids):
+            states = self._watcher.newest(job)
+            record = self._watcher.records.get(job)
+            if states is not None or record is not None:
+                polled = states == self._watcher.states.get(job)
+                age = self._watcher.record_age(job)
+                yield Sight(
+                    id=job,
+                    states=states,
+                    record=record,
+                    polled=polled,
+                    read_age=age,
+                    named=record is not None and any(held.names(pod, record) for pod in pods),
+                )
+
+    def _fast_allowed(self, key: GroupKey, spec: JobSpec) -> bool:
+        """design: owner = the token's user, nothing of ours waits in the partition, once per attempt (its own id)."""
+        plain = not (spec.user or spec.group or spec.begin or spec.dependency or spec.priority is not None)
+        plain = plain and self.memory.fast(key)
+        return self._settings.jobs.fastPath and plain and self.memory.waiting_in(spec.partition) == 0
+
+    def _boot_age(self) -> float:
+        """Since the boot changed under our eyes; for one that is older than we are, slurmctld's own uptime."""
+        seen = self._watcher.boot_age()
+        if seen != NEVER or not self._watcher.boot_time:
+            return seen
+        return max(0.0, self.slurm_now() - self._watcher.boot_time)
+
+    def nodes(self) -> dict[SlurmNode, Node]:
+        """Kubernetes nodes by the name that Slurm knows them under."""
+        if self._nodes_version != self._store.nodes.version:
+            self._nodes_version = self._store.nodes.version
+            self._nodes, self._duplicates = by_slurm_name(self._store.nodes)
+            self._names |= {name: node.name for name, node in self._nodes.items()}
+        return self._nodes
+
+    def dead_for(self, name: SlurmNode) -> float:
+        """Seconds since this process first saw that the node is not Ready in Kubernetes, or not there; 0.0 = it is."""
+        return self.memory.dead_for(self.kube_name(name))
+
+    def ready_for(self, name: SlurmNode) -> float:
+        """Seconds since this process first saw that the node is Ready in Kubernetes; 0.0 = it isn't."""
+        return self.memory.ready_for(self.kube_name(name))
+
+    def _longest(self, partition: str) -> int | None:
+        found = self._watcher.partitions.get(partition)
+        return found.longest if found is not None else None
+
+    def kube_name(self, name: SlurmNode) -> KubeNode:
+        """Of a node that is there, or that has gone."""
+        self.nodes()
+        return self._names.get(name, KubeNode(name))
+
+    def unconfirmed(self) -> dict[Uid, str]:
+        """Pods ("namespace/name") that a list did not show and whose deletion no watch event told."""
+        return {uid: gone.pod.ref for uid, gone in self._store.pods.gone.items() if not gone.deleted}
+
+    def confirm_gone(self, uids: Iterable[Uid]) -> Iterator[GroupKey]:
+        """Two complete lists don't have these either: yields the groups that must look again."""
+        for uid in uids:
+            self._store.pods.confirm(uid)
+            if (key := self.roster.key_of(uid)) is not None:
+                yield key
+
+    def restore(self, pod: Pod) -> None:
+        """A list did not show it, and the API server has it all the same."""
+        self._store.pods.restore(pod)
+
+    def suspects(self) -> Iterator[JobRecord]:
+        """Live jobs with our mark whose group has no pod here, none even that has just gone."""
+        for job, states in self._watcher.states.items():
+            record = self._watcher.records.get(job)
+            mark = record.mark if record else None
+            if record is None or mark is None or is_ended(states) or record.states != states:
+                continue
+            if mark.cluster == self.cluster and mark.group not in self.roster:
+                yield record

@@ -1,0 +1,13 @@
+"""Options of the whole test suite."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="rewrite the expected files of tests/golden from what the code says now; review the diff",
+    )

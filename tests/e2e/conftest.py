@@ -1,0 +1,79 @@
+"""The stacks that most tests of this folder run on, brought up here if they aren't there.
+
+The first one stays up afterwards. The second, with the Slurm configuration of a real operator install, and that of the
+fault table exist only for the tests that ask for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from tests.e2e.faulttable import FaultTable
+from tests.e2e.scene import Scene
+from tests.e2e.stack import Stack
+from tests.e2e.stages import NAME, in_use, opened, own, staged
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    with opened(NAME) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["tuned", "operator"])
+def either_stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """Slurm as we would configure it, then Slurm as an operator's installation has it."""
+    if request.param == "tuned":
+        yield request.getfixturevalue("stack")
+        return
+    with own("operator", "--slurm-conf", "operator") as found:
+        yield found
+
+
+@pytest.fixture
+def scene(stack: Stack) -> Iterator[Scene]:
+    """A namespace of the test's own; after the test the invariants are checked and nothing of it is left."""
+    with staged(stack) as found:
+        yield found
+
+
+@pytest.fixture
+def either_scene(either_stack: Stack) -> Iterator[Scene]:
+    with staged(either_stack) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def fault_table() -> Iterator[FaultTable]:
+    table = FaultTable(f"{NAME}-faults")
+    yield table
+    table.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _started_early(request: pytest.FixtureRequest) -> None:
+    """The fault table takes as long as all other tests together, and does most of it waiting."""
+    if any(_wants_fault_table(item) for item in request.session.items):
+        request.getfixturevalue("fault_table")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Its verdicts are asked for last."""
+    items.sort(key=_wants_fault_table)
+
+
+def _wants_fault_table(item: pytest.Item) -> bool:
+    return "fault_table" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What the bridge said belongs to a failure."""
+    report = yield
+    if report.failed:
+        report.sections += [(f"bridge of stack {stack.name}", stack.log_tail()) for stack in in_use]
+    return report

@@ -1,0 +1,120 @@
+"""A time limit that is changed in Slurm while the pod runs: the pod follows, and ends before Slurm ends its job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge import names
+from tests.sim.simulation import Simulation
+from tests.sim.test_story import play, running
+
+LIMIT = "slurmjob.slinky.slurm.net/timelimit"
+
+
+def change(sim: Simulation, minutes: int) -> None:
+    """What `scontrol update JobId=… TimeLimit=…` does: no state shows it."""
+    job = sim.slurm.jobs[sim.job_of("p")]
+    sim.slurm.jobs[job.id] = replace(job, time_limit=minutes, ended=job.started + minutes * 60)
+
+
+def test_a_longer_limit_counts_at_once(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        sim.create("p", annotations={LIMIT: "2"})
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        change(sim, 60)
+        await sim.settle(1200.0)
+        assert running(sim, "p")
+
+    play(tmp_path, scene)
+
+
+def test_a_shorter_limit_ends_the_pod_before_slurm_ends_its_job(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        uid = sim.create("p", annotations={LIMIT: "60"})
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        change(sim, 20)
+        await sim.until(lambda: sim.pod("p") is None, 1300.0)
+        assert all("TIMEOUT" not in job.states for job in sim.jobs_of(uid, live=False))
+
+    play(tmp_path, scene)
+
+
+def test_a_limit_that_just_fits_the_partition_is_sent_as_it_allows_and_the_pod_ends_earlier(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.longest = 20
+        sim.start()
+        await sim.settle(1.0)
+        uid = sim.create("p", annotations={LIMIT: "20"})
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        assert sim.slurm.jobs[sim.job_of("p")].time_limit == 20
+        await sim.until(lambda: sim.pod("p") is None, 1300.0)
+        assert all("TIMEOUT" not in job.states for job in sim.jobs_of(uid, live=False))
+
+    play(tmp_path, scene)
+
+
+def test_a_pod_without_a_limit_ends_before_the_one_that_its_partition_gave_its_job(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.longest = 20
+        sim.start()
+        uid = sim.create("p")
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        await sim.until(lambda: sim.pod("p") is None, 1300.0)
+        assert all("TIMEOUT" not in job.states for job in sim.jobs_of(uid, live=False))
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_limit_that_just_fits_the_qos_is_what_the_job_gets_and_the_pod_tells_that_it_ends_earlier(
+    tmp_path: Path, refused: bool
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.max_wall, sim.slurm.deny_on_limit = 20, refused
+        sim.start()
+        uid = sim.create("p", annotations={LIMIT: "20"})
+        await sim.until(lambda: running(sim, "p"), 15.0)
+        job = sim.slurm.jobs[sim.job_of("p")]
+        assert job.time_limit == 20
+        await sim.until(lambda: "no more than 20 min" in told(sim), 70.0)
+        await sim.crash()
+        sim.start()
+        await sim.until(lambda: sim.pod("p") is None, 1200.0)
+        assert job.started + 1100.0 < sim.slurm.clock() < job.started + 1200.0
+        assert all("TIMEOUT" not in job.states for job in sim.jobs_of(uid, live=False))
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_limit_that_no_qos_allows_is_left_to_slurms_own_words(tmp_path: Path, refused: bool) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.max_wall, sim.slurm.deny_on_limit = 19, refused
+        sim.start()
+        uid = sim.create("p", annotations={LIMIT: "20"})
+        says = "2050" if refused else "QOSMaxWall"
+        await sim.until(lambda: says in told(sim), 70.0)
+        asked = sim.slurm.count("POST job/submit")
+        await sim.settle(300.0)
+        assert sim.slurm.count("POST job/submit") <= asked + (2 * 10 + 2 if refused else 0), "twice in 30 s"
+        assert sim.slurm.count("POST job/{id}") == 0, (
+            "an administrator's word would free the job from the limit"
+        )
+        assert len(sim.jobs_of(uid)) == (0 if refused else 1)
+        sim.slurm.max_wall = 22  # with grace and margin
+        sim.slurm.native()  # slurmctld looks at what waits
+        await sim.until(lambda: running(sim, "p"), 70.0)
+
+    play(tmp_path, scene)
+
+
+def told(sim: Simulation) -> str:
+    conditions = (sim.pod("p") or {}).get("status", {}).get("conditions", [])
+    return next((str(c["message"]) for c in conditions if c["type"] == names.JOB_CONDITION), "")

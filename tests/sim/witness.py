@@ -1,0 +1,200 @@
+"""Who looks at both worlds after every change, and says what must not be.
+
+In: the worlds themselves (the truth, not what the bridge believes), as pictures of the nouns of `core.model`. Out: the
+first violation of `core.invariants`, with its moment. What must stay true: it only looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from bridge.config import Settings
+from bridge.core.invariants import Violation, bound_on_a_grant, positive_evidence, violations
+from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, Uid, is_ended
+from bridge.core.picture import Change, Picture
+from bridge.core.twins import by_slurm_name
+from bridge.kube import view
+from bridge.slurm import translate, wire
+from tests.sim.kubelets import Kubelets
+from tests.worlds.kube import KubeWorld
+from tests.worlds.kube_merge import Object
+from tests.worlds.slurm import SlurmWorld, shown
+from tests.worlds.slurm_cluster import WorldJob
+
+VIEW = {bound_on_a_grant: 2.5, positive_evidence: 6.0}  # seconds: on looks so old these acts may rest
+PATIENCE = 700.0  # seconds: longer than the longest time in which a watch may be blind
+LIMIT_MARGIN = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A violation, and when."""
+
+    violation: Violation
+    at: float
+
+
+class Witness:
+    """`clock` is monotonic, `wall` Unix seconds as both worlds have them."""
+
+    def __init__(
+        self,
+        kube: KubeWorld,
+        slurm: SlurmWorld,
+        kubelets: Kubelets,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        repair: float,
+        changed: Callable[[], None],
+    ) -> None:
+        self._kube = kube
+        self._slurm = slurm
+        self._kubelets = kubelets
+        self._schedulers = settings.cluster.schedulers
+        self._cluster = settings.cluster.clusterId
+        self._clock = clock
+        self._wall = wall
+        self._boot_grace = settings.slurm.bootGrace
+        self._repair = repair
+        self._pass_on = changed
+        self._pods: dict[str, Pod] = {}  # by UID, as converted last
+        self._gone: dict[str, Pod] = {}
+        self._jobs: dict[JobId, tuple[WorldJob, JobRecord]] = {}
+        self._nodes: tuple[int, dict[SlurmNode, Node]] = (0, {})
+        self._removed: set[Uid] = set()
+        self._ended: set[JobId] = set()  # by the bridge
+        self._recent: deque[tuple[Picture, float]] = deque()  # and until when it was so
+        self.failed = asyncio.Event()
+        self.first: Seen | None = None
+        self.before = self.picture()
+        kube.on_change = self._kube_changed
+        slurm.on_change = self._changed
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def _kube_changed(self, resource: str) -> None:
+        if resource in ("pods", "nodes"):
+            self._changed()
+
+    def _changed(self) -> None:
+        self._pass_on()
+        before, after = self.before, self.picture()
+        if not self._kube.serving:
+            left = {pod.uid: pod for pod in after.pods}
+            for pod in before.pods:
+                if not pod.deleted and ((now := left.get(pod.uid)) is None or now.deleted):
+                    self._removed.add(pod.uid)
+        job = self._slurm.serving
+        touched = frozenset({job}) if job is not None else frozenset()
+        self.before = after
+        self._recent.append((before, after.now))
+        while after.now - self._recent[0][1] > max(VIEW.values()):
+            self._recent.popleft()
+        if self.first is not None:
+            return
+        change = Change(before=before, after=after, touched=touched, removed=frozenset(self._removed))
+        for found in (*violations(change), *self._own_ends(change)):
+            if not self._was_right(change, found):
+                self.fail(found)
+                return
+
+    def _own_ends(self, change: Change) -> Iterator[Violation]:
+        """What the bridge cancelled itself is no person's wish that a waiting pod goes."""
+        ended = {job.id for job in change.after.jobs if is_ended(job.states)} & change.touched
+        self._ended |= ended - {job.id for job in change.before.jobs if is_ended(job.states)}
+        left = {pod.uid: pod for pod in change.after.pods}
+        for pod in change.before.pods:
+            if pod.node or pod.deleted or pod.uid in self._removed or not self._kube.serving:
+                continue
+            if (now := left.get(pod.uid)) is not None and not now.deleted:
+                continue
+            cancelled = {job.id for job in change.after.own(pod.uid) if "CANCELLED" in job.states}
+            if cancelled and cancelled <= self._ended:
+                text = f"pod {pod.ref} was deleted for the end of a job that the bridge itself ended"
+                yield Violation("own_end", text)
+
+    def _was_right(self, change: Change, found: Violation) -> bool:
+        """There was a reason, and slurmctld took it back before the bridge could know."""
+        for holds, age in VIEW.items():
+            if holds.__name__ != found.invariant:
+                continue
+            about = " ".join(found.text.split(" ", 2)[:2])  # "pod default/p1"
+            for picture, until in self._recent:
+                if change.after.now - until <= age:
+                    earlier = replace(change, before=replace(picture, pods=change.before.pods))
+                    if not any(about in still.text for still in holds(earlier)):
+                        return True
+        return False
+
+    def bridge_starts(self) -> None:
+        """Of pods that went before, and whose jobs slurmctld has lost, neither side can tell it anything."""
+        named = {uid for job in self.before.jobs if job.mark is not None for uid in job.mark.uids}
+        for uid in [uid for uid in self._gone if uid not in named]:
+            del self._gone[uid]
+
+    def fail(self, violation: Violation) -> None:
+        if self.first is None:
+            self.first = Seen(violation, self._clock())
+        self.failed.set()
+
+    # --- pictures ---------------------------------------------------------------------------------
+
+    def picture(self) -> Picture:
+        pods = tuple(self._pod(p) for p in self._kube.storage.all("pods") if self._is_ours(p))
+        uids = {pod.uid for pod in pods}
+        for uid in [uid for uid in self._pods if uid not in uids]:
+            self._gone[uid] = self._pods.pop(uid)
+        return Picture(
+            cluster=self._cluster,
+            now=self._wall(),
+            pods=pods,
+            gone=tuple(self._gone.values()),
+            dead=self._dead(pods),
+            jobs=tuple(self._job(job) for job in self._slurm.jobs.values()),
+            nodes=self._node_table(),
+            drained=frozenset(SlurmNode(name) for name, node in self._slurm.nodes.items() if node.drained),
+            booted=math.floor(self._slurm.came_up),  # as Slurm tells starts: whole seconds
+            boot_grace=self._boot_grace,
+            repair=self._repair,
+            patience=PATIENCE,
+            limit_margin=LIMIT_MARGIN,
+            handover=False,
+        )
+
+    def _is_ours(self, pod: Object) -> bool:
+        return pod["spec"].get("schedulerName") in self._schedulers
+
+    def _pod(self, found: Object) -> Pod:
+        meta = found["metadata"]
+        known = self._pods.get(meta["uid"])
+        if known is None or known.version != meta["resourceVersion"]:
+            known = self._pods[meta["uid"]] = view.pod_from_object(found)
+        return known
+
+    def _dead(self, pods: tuple[Pod, ...]) -> frozenset[Uid]:
+        """Of the machines' own knowledge: nothing runs any more."""
+        running = self._kubelets.containers
+        over = [pod.uid for pod in self._gone.values() if pod.uid not in running]
+        return frozenset([*over, *(p.uid for p in pods if p.phase != "Pending" and p.uid not in running)])
+
+    def _job(self, job: WorldJob) -> JobRecord:
+        known = self._jobs.get(job.id)
+        if known is None or known[0] is not job:
+            read = translate.record(msgspec.convert(shown(job), wire.Job))
+            known = self._jobs[job.id] = (job, read)
+        return known[1]
+
+    def _node_table(self) -> dict[SlurmNode, Node]:
+        version = sum(int(n["metadata"]["resourceVersion"]) for n in self._kube.storage.all("nodes"))
+        if self._nodes[0] != version:
+            found = [view.node(msgspec.json.encode(n)) for n in self._kube.storage.all("nodes")]
+            self._nodes = (version, by_slurm_name(found)[0])
+        return self._nodes[1]

@@ -1,0 +1,387 @@
+"""An in-memory slurmrestd and slurmctld: real REST shapes over a first-fit scheduler, as an ASGI application.
+
+In: requests (through httpx.ASGITransport or uvicorn), and what a test does to it. Out: what real daemons answer.
+The same contract tests run against this and against the real ones, so where they differ this is the one in the wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import msgspec
+
+from bridge.core.model import JobId, is_ended
+from bridge.errors import Denied
+from tests.worlds.slurm_cluster import Cluster, Refused, WorldJob, WorldNode, names_of
+from tests.worlds.slurm_faults import Fault, Faults, Kind
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Answer = tuple[int, str, bytes]
+
+JSON = "application/json"
+encode = msgspec.json.Encoder().encode
+DOWN = {"GET jobs/state/": (500, -1), "GET job/{id}": (500, -1), "DELETE job/{id}": (403, 1)}
+ROUTES = (
+    ("GET", re.compile(r"ping/"), "ping/"),
+    ("GET", re.compile(r"diag/"), "diag/"),
+    ("GET", re.compile(r"conf"), "conf"),
+    ("GET", re.compile(r"jobs/state/"), "jobs/state/"),
+    ("POST", re.compile(r"job/submit"), "job/submit"),
+    ("POST", re.compile(r"job/allocate"), "job/allocate"),
+    ("GET", re.compile(r"job/(\d+)"), "job/{id}"),
+    ("POST", re.compile(r"job/(\d+)"), "job/{id}"),
+    ("DELETE", re.compile(r"job/(\d+)"), "job/{id}"),
+    ("GET", re.compile(r"partitions/"), "partitions/"),
+)
+
+
+class SlurmWorld(Cluster):
+    """Give it to httpx.ASGITransport. `version` is the newest data_parser that it serves."""
+
+    def __init__(
+        self,
+        nodes: tuple[WorldNode, ...] = (WorldNode("k0001"), WorldNode("k0002")),
+        *,
+        clock: Callable[[], float] = time.time,
+        version: int = 45,
+        token: str = "token",
+        min_job_age: float = 300.0,
+    ) -> None:
+        super().__init__(nodes, clock=clock, external=version >= 43, min_job_age=min_job_age)
+        self.version = version
+        self.token = token
+        self.users_of_tokens: dict[str, str] = {}  # others that are good, too
+        self.down = False  # slurmctld; slurmrestd lives on
+        self.latency = 0.0  # seconds of every request, half of them before it is carried out
+        self.faults = Faults()
+        self.requests: list[str] = []  # "GET job/{id}"
+        self.serving: JobId | None = None  # a client's request changes this job now
+        self._hanging: set[asyncio.Task[Answer]] = set()
+
+    def count(self, request: str) -> int:
+        """How many such requests came so far."""
+        return self.requests.count(request)
+
+    # --- ASGI -------------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        raw = b""
+        while True:
+            message = await receive()
+            raw += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        headers = {k.decode().lower(): v.decode() for k, v in scope["headers"]}
+        status, kind, body = await self.serve(scope["method"], scope["path"], headers, raw)
+        start = {"type": "http.response.start", "status": status}
+        await send({**start, "headers": [(b"content-type", kind.encode())]})
+        await send({"type": "http.response.body", "body": body})
+
+    async def serve(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> Answer:
+        """One request; raises httpx's errors where the connection breaks."""
+        prefix = f"/slurm/v0.0.{self.version}/"
+        route, job = (
+            _route(method, path.removeprefix(prefix)) if path.startswith(prefix) else (path, JobId(0))
+        )
+        request = f"{method} {route}"
+        self.requests.append(request)
+        if self.latency:
+            await asyncio.sleep(self.latency / 2)
+        fault = self.faults.take(request)
+        if fault is not None and fault.kind is Kind.HANG:
+            return await self._hung(self._later(fault, request, job, headers, raw))
+        if fault is not None and fault.kind is Kind.DROP_BEFORE:
+            raise httpx.ReadError("the connection was reset")
+        if fault is not None and fault.kind is Kind.STATUS:
+            return fault.status, fault.content_type, fault.body
+        if fault is not None and fault.kind is Kind.HTML:
+            return 200, "text/html", b"<html><body>Please log in</body></html>"
+        answer = self._answer(request, job, headers, raw)
+        if self.latency:
+            await asyncio.sleep(self.latency / 2)
+        return _spoil(fault, answer)
+
+    async def _later(
+        self, fault: Fault, request: str, job: JobId, headers: dict[str, str], raw: bytes
+    ) -> Answer:
+        await fault.released.wait()
+        return self._answer(request, job, headers, raw)
+
+    async def _hung(self, answer: Coroutine[Any, Any, Answer]) -> Answer:
+        """A caller who gives up takes nothing back: slurmctld has the message."""
+        task = asyncio.ensure_future(answer)
+        self._hanging.add(task)
+        task.add_done_callback(self._hanging.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise httpx.ReadError("slurmctld died") from None
+            raise
+
+    # --- holds and rights -------------------------------------------------------------------------
+
+    def unhold(self, job: JobId) -> None:
+        found = self.get(job)
+        if is_ended(found.states):
+            raise Refused(2084, "Job has already finished")
+        if found.on_hold:
+            self._put(replace(found, on_hold=False, reason="None"))
+
+    def hold(self, job: JobId, reason: str) -> None:
+        """What `scontrol hold` does; `reason` tells who."""
+        self._put(replace(self.get(job), on_hold=True, reason=reason))
+
+    def set_priority(self, job: JobId, priority: int) -> None:
+        found = self.get(job)
+        if is_ended(found.states):
+            raise Refused(2084, "Job has already finished")
+        if found.on_hold:
+            raise Refused(2042, "Job is in held state, pending scheduler release")
+        self._put(replace(found, priority=priority))
+
+    def _check_rights(self, body: dict[str, Any]) -> None:
+        if self.asker == "slurm":
+            return
+        if "job_id" in body:
+            raise Refused(2017, "Invalid job id specified")
+        if body.get("user_id", self.asker) != self.asker:
+            raise Refused(2010, "Invalid user id")
+        if "admin_comment" in body and self.asker not in self.admins:
+            raise Refused(2002, "Access/permission denied")
+
+    def crash(self, seconds: float) -> None:
+        """The messages that a hung slurmctld had not read die with it."""
+        for task in self._hanging:
+            task.cancel()
+        super().crash(seconds)
+
+    # --- routes -----------------------------------------------------------------------------------
+
+    def _answer(self, request: str, job: JobId, headers: dict[str, str], raw: bytes) -> Answer:
+        if "x-slurm-user-token" not in headers:
+            return 401, "text/plain", b"Authentication failure"
+        if request == "GET /openapi/v3":
+            return 200, JSON, json.dumps(self._openapi()).encode()
+        route = request.split(" ")[1]
+        if route not in {known for _, _, known in ROUTES} and route.removeprefix("node/") not in self.nodes:
+            return 404, "text/plain", b"Unable to find requested URL endpoint."
+        given = headers["x-slurm-user-token"]
+        good = given == self.token or given in self.users_of_tokens
+        if request == "GET ping/":
+            ping = {"hostname": "world", "responding": good and not self.down, "primary": True}
+            return self._ok({"pings": [ping]})
+        if not good:
+            return self._refused(511, 1007, "Protocol authentication error")
+        if self.down:
+            return self._refused(*DOWN.get(request, (502, 1800)), "Unable to contact slurm controller")
+        self.tick()
+        owner, self.asker = self.asker, self.users_of_tokens.get(given, self.asker)
+        try:
+            self.serving = None if request.startswith("GET") else job
+            return self._handle(request, job, raw)
+        except Refused as refusal:
+            status = 404 if refusal.code == 2017 else 422 if self.version >= 43 else 500
+            return self._refused(status, refusal.code, refusal.text)
+        finally:
+            self.serving = None
+            self.asker = owner
+
+    def _handle(self, request: str, job: JobId, raw: bytes) -> Answer:
+        body: dict[str, Any] = json.loads(raw) if raw else {}
+        match request:
+            case "GET conf":
+                meta = {"BOOT_TIME": int(self.booted), "LastUpdate": int(self.clock())}
+                conf = {"SlurmUser": "slurm", "AccountingStorageType": "accounting_storage/slurmdbd"}
+                return self._ok({"slurm_conf_meta": meta, "slurm_conf": conf})
+            case "GET diag/":
+                times = {"req_time": _number(int(self.clock())), "req_time_start": _number(int(self.booted))}
+                return self._ok({"statistics": {**times, **self.counts}})
+            case "GET jobs/state/":
+                listed = [{"job_id": str(j.id), "state": sorted(j.states)} for j in self.jobs.values()]
+                return self._ok({"jobs": listed})
+            case "GET job/{id}":
+                return self._ok({"jobs": [shown(self.get(job))]})
+            case "POST job/submit" | "POST job/allocate":
+                return self._submitted(body["job"], immediate=request.endswith("allocate"))
+            case "POST job/{id}":
+                if texts := {k: str(v) for k, v in body.items() if k in ("comment", "admin_comment")}:
+                    self.update(job, **texts)
+                if body.get("hold") is False:
+                    self.unhold(job)
+                if "priority" in body:
+                    self.set_priority(job, body["priority"]["number"])
+                if body.get("excluded_nodes"):  # an empty list changes nothing, as in Slurm
+                    self.exclude(job, names_of(body["excluded_nodes"]))
+                return self._ok({"results": None})
+            case "DELETE job/{id}":
+                return self._ok({"status": self._killed(job)})
+            case "GET partitions/":
+                names = sorted(self.partitions)
+                longest = self.longest is not None
+                limit = {"time": {"set": longest, "infinite": not longest, "number": self.longest or 0}}
+                return self._ok(
+                    {
+                        "partitions": [
+                            {"name": n, "grace_time": self.grace_time, "maximums": limit} for n in names
+                        ]
+                    }
+                )
+        verb, _, name = request.partition(" node/")
+        node = self.nodes[name]
+        if verb == "GET":
+            state = ["IDLE", *(["DRAIN"] if node.drained else [])]
+            return self._ok({"nodes": [{"name": name, "state": state, "reason": node.reason}]})
+        if verb == "POST" and body.get("state") == ["DRAIN"]:
+            self.set_node(replace(node, drained=True, reason=body.get("reason", "")))
+            return self._ok({})
+        raise AssertionError(request)
+
+    def _submitted(self, job: dict[str, Any], *, immediate: bool) -> Answer:
+        assert job.get("immediate", False) is immediate, (
+            "allocate without immediate blocks slurmrestd for ever"
+        )
+        for key in ("cpus_per_task", "tasks", "minimum_nodes"):
+            if not isinstance(job.get(key, 1), int):
+                return self._ok({}, f"Expected OpenAPI type=integer: #/job/{key}/")
+        if "group_id" in job and self.version < 43:
+            raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # it dies
+        self._check_rights(job)
+        known, warnings = self.submit(job, immediate=immediate)
+        return self._ok({"job_id": known.id, "job_submit_user_msg": ""}, *warnings)
+
+    def _killed(self, job: JobId) -> list[dict[str, Any]]:
+        found = self.jobs.get(job)
+        if found is not None and not is_ended(found.states):
+            self.end(job, "CANCELLED")
+            return []
+        code, text = (
+            (2017, "Invalid job id specified") if found is None else (2021, "Job/step already completing")
+        )
+        error = {"string": text, "code": code, "message": text}
+        return [{"error": error, "step_id": str(job), "job_id": _number(0)}]
+
+    def _openapi(self) -> dict[str, Any]:
+        served = [v for v in (42, 43, 44, 45) if v <= self.version]
+        paths: dict[str, Any] = {f"/slurm/v0.0.{v}/job/submit": {"post": {}} for v in served}
+        return {"openapi": "3.1.0", "paths": paths, "info": {"x-slurm": {"version": self._slurm_version()}}}
+
+    def _slurm_version(self) -> dict[str, str]:
+        major, minor = {42: ("24", "11"), 43: ("25", "05"), 44: ("25", "11"), 45: ("26", "05")}[self.version]
+        return {"major": major, "minor": minor, "micro": "5"}
+
+    def _ok(self, body: dict[str, Any], *warnings: str) -> Answer:
+        meta = {"slurm": {"version": self._slurm_version()}}
+        listed = [{"description": w, "source": "world"} for w in warnings]
+        return 200, JSON, encode({**body, "meta": meta, "errors": [], "warnings": listed})
+
+    def _refused(self, status: int, code: int, text: str) -> Answer:
+        error = {"description": "Request failed", "error_number": code, "error": text, "source": "world"}
+        return (
+            status,
+            JSON,
+            encode({"jobs": None, "errors": [error], "warnings": [], "meta": {}}),
+        )
+
+
+class WorldCompletion:
+    """Stands in for bridge.slurm.completion.Completion."""
+
+    def __init__(self, world: SlurmWorld) -> None:
+        self._world = world
+
+    async def complete(self, job: JobId, wait_status: int) -> bool:
+        found = self._world.jobs.get(job)
+        if found is not None and self._world.asker not in ("slurm", found.user):
+            raise Denied(f"complete job {job}: slurmctld refuses (2010)", code=2010)
+        if found is not None and not is_ended(found.states):
+            self._world.serving = job
+            self._world.complete(job, wait_status)
+            self._world.serving = None
+        return True
+
+    async def watch(self) -> None:
+        await asyncio.Event().wait()
+
+    def note(self) -> str:
+        return ""
+
+
+def _route(method: str, rest: str) -> tuple[str, JobId]:
+    for wanted, pattern, route in ROUTES:
+        found = pattern.fullmatch(rest)
+        if found is not None and method == wanted:
+            return route, JobId(int(found[1]) if found.groups() else 0)
+    return rest, JobId(0)
+
+
+def _spoil(fault: Fault | None, answer: Answer) -> Answer:
+    """Faults that come after the deed."""
+    if fault is not None and fault.kind is Kind.DROP_AFTER:
+        raise httpx.ReadError("the connection was reset")
+    if fault is not None and fault.kind is Kind.TRUNCATE:
+        return answer[0], answer[1], answer[2][: len(answer[2]) // 2]
+    if fault is not None and fault.kind is Kind.EDIT:
+        return answer[0], answer[1], fault.edit(answer[2])
+    return answer
+
+
+def _number(value: int | None) -> dict[str, Any]:
+    return {"set": value is not None, "infinite": False, "number": value or 0}
+
+
+def shown(job: WorldJob) -> dict[str, Any]:
+    """As GET job/{id} tells it."""
+    exit_code = {"return_code": _number(job.exit_code), "signal": {"id": _number(job.exit_signal or None)}}
+    ended = is_ended(job.states)
+    gres = [f"gpu:{job.gpu_type}:{len(i)}(IDX:{_ranges(i)})" if i else "" for i in job.gpus.values()]
+    return {
+        "job_id": job.id,
+        "job_state": sorted(job.states),
+        "submit_time": _number(int(job.submitted)),
+        "start_time": _number(int(job.started)),
+        "end_time": _number(int(job.ended or _planned_end(job))),
+        "preempt_time": _number(int(job.preempted)),
+        "state_reason": job.reason,
+        "nodes": ",".join(job.nodes),
+        "cpus": _number(job.cpus * job.node_count),
+        "memory_per_node": _number(job.memory),
+        "gres_detail": [] if ended or not any(gres) else gres,
+        "name": job.name,
+        "user_name": job.user,
+        "partition": job.partition,
+        "time_limit": _number(job.time_limit),
+        "excluded_nodes": ",".join(sorted(job.excluded)),
+        "required_nodes": ",".join(sorted(job.required)),
+        "exit_code": exit_code,
+        "admin_comment": job.admin_comment,
+        "comment": job.comment,
+        "flags": ["EXTERNAL_JOB"] if job.external else [],
+    }
+
+
+def _ranges(indices: tuple[int, ...]) -> str:
+    """(0, 1, 2, 5) → "0-2,5"."""
+    parts: list[list[int]] = []
+    for i in sorted(indices):
+        if parts and parts[-1][-1] == i - 1:
+            parts[-1].append(i)
+        else:
+            parts.append([i])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def _planned_end(job: WorldJob) -> float:
+    """Of a job that runs: what Slurm tells as its end."""
+    return job.started + job.time_limit * 60 if job.started and job.time_limit is not None else 0.0

@@ -1,0 +1,400 @@
+"""The slurmctld of the Slurm world: jobs, nodes, a first-fit scheduler, and the ways in which it forgets.
+
+Jobs are frozen and replaced, so that the state of any earlier moment is one dict: a crash puts one back.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bridge.core import hostlist
+from bridge.core.model import JobId, States, is_ended
+
+HISTORY = 60.0  # seconds that a crash can go back
+NO_ROOM, NEVER, DUPLICATE, UNKNOWN = 2016, 2014, 2011, 2017
+NOT_NOW = 2015, "Requested partition configuration not available now"  # more than it has at present
+OVER_LIMIT = 2050, "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+MAX_WALL = "QOSMaxWallDurationPerJobLimit"
+
+
+class Refused(Exception):
+    """slurmctld says no: Slurm's error number and text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+@dataclass(frozen=True)
+class WorldNode:
+    name: str
+    cpus: int = 64
+    memory: int = 512_000  # MiB
+    gpus: int = 8
+    gpu_type: str = "h100"
+    drained: bool = False
+    reason: str = ""  # of the drain
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldJob:
+    id: JobId
+    states: States
+    submitted: float
+    name: str = ""
+    user: str = "slurm"
+    partition: str = "slurm-bridge"
+    admin_comment: str = ""
+    comment: str = ""
+    external: bool = True
+    reason: str = "None"
+    started: float = 0.0
+    ended: float = 0.0
+    preempted: float = 0.0
+    time_limit: int | None = None  # minutes
+    exit_code: int = 0
+    exit_signal: int = 0
+    # what it asks for, a node
+    node_count: int = 1
+    cpus: int = 1
+    memory: int = 0  # MiB; 0 = all of the node
+    gpu_count: int = 0
+    whole: bool = False
+    on_hold: bool = False
+    priority: int | None = None  # None: Slurm's own
+    excluded: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+    # what it has
+    gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)  # node → device indices, in Slurm's order
+    gpu_type: str = "h100"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(self.gpus)
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.gpus) and not is_ended(self.states)
+
+    @property
+    def busy_cpus(self) -> int:
+        """A suspended job keeps its memory and its GPUs, and lends its CPUs."""
+        return 0 if "SUSPENDED" in self.states else self.cpus
+
+
+def names_of(hostlists: Iterable[str]) -> frozenset[str]:
+    """An array of names or of hostlists, as Slurm takes both."""
+    return frozenset(name for text in hostlists if text for name in hostlist.expand(text))
+
+
+class Cluster:
+    """Everything a test may do to Slurm is a public method or attribute here."""
+
+    def __init__(
+        self, nodes: tuple[WorldNode, ...], *, clock: Callable[[], float], external: bool, min_job_age: float
+    ) -> None:
+        self.nodes = {n.name: n for n in nodes}
+        self.partitions = {"slurm-bridge", "all"}
+        self.users = {"slurm", "alice", "bob"}
+        self.asker = "slurm"  # whose the token is; anybody but SlurmUser may do less
+        self.admins = {"alice"}  # with AdminLevel=Administrator
+        self.jobs: dict[JobId, WorldJob] = {}
+        self.counts = {"jobs_submitted": 0, "jobs_started": 0}
+        self.grace_time = 0  # seconds that a preempted job gets
+        self.longest: int | None = None  # MaxTime of every partition, in minutes
+        self.max_wall: int | None = None  # MaxWall of every job's QOS, in minutes
+        self.deny_on_limit = False  # what breaks a limit of the QOS is refused, and doesn't just wait
+        self.held = False  # True: the scheduler starts nothing
+        self.start_delay = 0.0  # seconds from submit to start
+        self.clock = clock
+        self.came_up = self.booted = clock()  # the second as it tells: no two starts within one second
+        self._external = external
+        self._min_job_age = min_job_age
+        self.on_change: Callable[[], None] = lambda: None  # after every change of any job
+        self._next_native = 1
+        self._changes = 0
+        self._looked = -1  # the value of _changes when nothing more could be started
+        self._history: list[tuple[float, dict[JobId, WorldJob]]] = [(clock(), {})]
+
+    # --- what Slurm does --------------------------------------------------------------------------
+
+    def get(self, job: JobId) -> WorldJob:
+        if job not in self.jobs:
+            raise Refused(UNKNOWN, "Invalid job id specified")
+        return self.jobs[job]
+
+    def submit(self, body: dict[str, Any], *, immediate: bool) -> tuple[WorldJob, list[str]]:
+        """The job and Slurm's warnings. Raises Refused."""
+        job = self._parse(body)
+        if job.id in self.jobs:
+            raise Refused(DUPLICATE, "Duplicate job id")
+        self._check(job, body)
+        if self.deny_on_limit and self._too_long(job):
+            raise Refused(*OVER_LIMIT)
+        self.counts["jobs_submitted"] += 1
+        too_much = job.cpus * job.node_count > sum(n.cpus for n in self.nodes.values())
+        if not immediate:
+            self._put(replace(job, reason="PartitionConfig") if too_much else job)
+            return job, [NOT_NOW[1]] if too_much else []
+        placed = None if self._others_first(job) or self._too_long(job) else self._place(job)
+        if placed is None:
+            ever = self._place(job, empty=True) is not None
+            failed = replace(job, states=frozenset({"FAILED"}), reason="BadConstraints")
+            self._put(replace(failed, ended=self.clock(), exit_signal=1))
+            if self._too_long(job):
+                raise Refused(*OVER_LIMIT)
+            if too_much:
+                raise Refused(*NOT_NOW)
+            if any(self.nodes[name].drained for name in job.required):
+                raise Refused(2068, "Required node not available (down, drained or reserved)")
+            if self._others_first(job):
+                raise Refused(2013, "Immediate execution impossible, insufficient priority")
+            if ever:
+                raise Refused(NO_ROOM, "Requested nodes are busy")
+            raise Refused(NEVER, "Requested node configuration is not available")
+        self._start(placed)
+        return self.jobs[job.id], []
+
+    def _others_first(self, job: WorldJob) -> bool:
+        """Some job waits in that partition, and this one does not claim to be more important."""
+        waiting = (j for j in self.jobs.values() if "PENDING" in j.states and not j.on_hold)
+        return job.priority is None and any(j.partition == job.partition for j in waiting)
+
+    def _too_long(self, job: WorldJob) -> bool:
+        return self.max_wall is not None and job.time_limit is not None and job.time_limit > self.max_wall
+
+    def update(self, job: JobId, **fields: str) -> None:
+        found = self.get(job)
+        if is_ended(found.states):
+            raise Refused(2084, "Job has already finished")
+        self._put(replace(found, **fields))  # type: ignore[arg-type]
+
+    def exclude(self, job: JobId, nodes: frozenset[str]) -> None:
+        found = self.get(job)
+        if "PENDING" not in found.states:
+            raise Refused(2073, "Job is no longer pending execution")
+        unknown = nodes - self.nodes.keys()
+        if unknown:
+            raise Refused(2018, "Invalid node name specified")
+        self._put(replace(found, excluded=nodes))
+
+    def tick(self) -> None:
+        """Time limits, forgetting after MinJobAge, and starts. Every request does it first."""
+        now = self.clock()
+        for job in list(self.jobs.values()):
+            if is_ended(job.states):
+                if now - job.ended > self._min_job_age:
+                    self._put(job, gone=True)
+            elif job.started and job.time_limit is not None and now - job.started > job.time_limit * 60:
+                self.end(job.id, "TIMEOUT")
+        if not self.held and (self.start_delay or self._looked != self._changes):
+            self._start_waiting(now)
+            self._looked = self._changes
+
+    def _start_waiting(self, now: float) -> None:
+        for job in sorted(self.jobs.values(), key=lambda j: -(j.priority or 0)):
+            if "PENDING" not in job.states or job.on_hold or now - job.submitted < self.start_delay:
+                continue
+            placed = None if self._too_long(job) else self._place(job)
+            if placed is not None:
+                self._start(placed)
+                continue
+            closed = any(self.nodes[name].drained for name in job.required)
+            reason = MAX_WALL if self._too_long(job) else "ReqNodeNotAvail" if closed else "Resources"
+            if job.reason != reason:
+                self._put(replace(job, reason=reason))
+
+    # --- what a test does -------------------------------------------------------------------------
+
+    def native(self, *, user: str = "alice", cpus: int = 1, gpus: int = 0, memory: int = 1000) -> WorldJob:
+        """An sbatch job of somebody else, with Slurm's own numbering."""
+        job = WorldJob(
+            id=JobId(self._next_native),
+            states=frozenset({"PENDING"}),
+            submitted=self.clock(),
+            user=user,
+            name="sbatch",
+            partition="all",
+            cpus=cpus,
+            gpu_count=gpus,
+            memory=memory,
+            external=False,
+            reason="Priority",
+        )
+        self._next_native += 1
+        self._put(job)
+        self.tick()
+        return self.jobs[job.id]
+
+    def add(self, job: WorldJob) -> None:
+        """A job from nowhere, as it stands."""
+        self._put(job)
+
+    def set_node(self, node: WorldNode) -> None:
+        """Add a node, or replace the one of that name (drain it, resize it)."""
+        self.nodes[node.name] = node
+        self._changes += 1
+
+    def start(self, job: JobId, *nodes: str) -> WorldJob:
+        """Start a waiting job now, on these nodes (default: first fit)."""
+        found = self.get(job)
+        placed = self._place(replace(found, required=frozenset(nodes)) if nodes else found)
+        assert placed is not None, f"job {job} does not fit"
+        self._start(placed)
+        return self.jobs[job]
+
+    def set_states(self, job: JobId, *states: str, reason: str | None = None) -> None:
+        """Any base state and flags: SUSPENDED, RUNNING+CONFIGURING, …"""
+        found = self.get(job)
+        self._put(replace(found, states=frozenset(states), reason=found.reason if reason is None else reason))
+
+    def preempt_at(self, job: JobId, when: float) -> None:
+        """The grace window has begun."""
+        self._put(replace(self.get(job), preempted=when))
+
+    def end(self, job: JobId, state: str, *, exit_code: int = 0, exit_signal: int = 0) -> None:
+        found = self.get(job)
+        now = self.clock()
+        self._put(
+            replace(found, states=frozenset({state}), ended=now, exit_code=exit_code, exit_signal=exit_signal)
+        )
+
+    def complete(self, job: JobId, wait_status: int) -> None:
+        """What the completion message does; `wait_status` as of wait(2)."""
+        state = "FAILED" if wait_status else "COMPLETED"
+        if wait_status == 253:  # Slurm's own "signal" for it, shown as 125
+            state = "OUT_OF_MEMORY"
+        self.end(job, state, exit_code=wait_status >> 8 & 0xFF, exit_signal=wait_status & 0x7F)
+
+    def lose(self, job: JobId) -> None:
+        """The record is gone, as after a purge or in a wiped state directory."""
+        self._put(self.get(job), gone=True)
+
+    def restart(self) -> None:
+        """Clean: everything is restored; only the boot time tells."""
+        self.came_up = self.clock()
+        self.booted = max(self.clock(), self.booted + 1)
+
+    def crash(self, seconds: float) -> None:
+        """kill -9: what happened in the last `seconds` is undone; ids given meanwhile are free again."""
+        since = self.clock() - seconds
+        self._changes += 1
+        before = self.jobs
+        self.jobs = dict(next((jobs for when, jobs in reversed(self._history) if when <= since), {}))
+        lost = (job for job in before.keys() - self.jobs.keys() if before[job].submitted > since)
+        self._next_native = min((self._next_native, *lost))
+        self._history = [(-math.inf, dict(self.jobs))]  # it is on disk: another crash loses no more
+        self.restart()
+        self.on_change()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _put(self, job: WorldJob, *, gone: bool = False) -> None:
+        now = self.clock()
+        self._changes += 1
+        if gone:
+            self.jobs.pop(job.id, None)
+        else:
+            self.jobs[job.id] = job
+        if self._history and self._history[-1][0] == now:
+            self._history.pop()
+        self._history.append((now, dict(self.jobs)))
+        while len(self._history) > 1 and self._history[1][0] < now - HISTORY:
+            del self._history[0]
+        self.on_change()
+
+    def _start(self, placed: WorldJob) -> None:
+        now = self.clock()
+        self.counts["jobs_started"] += 1
+        end = now + placed.time_limit * 60 if placed.time_limit is not None else 0.0
+        self._put(replace(placed, states=frozenset({"RUNNING"}), started=now, ended=end, reason="None"))
+
+    def _place(self, job: WorldJob, *, empty: bool = False) -> WorldJob | None:
+        """First fit; None: no room. `empty`: as if nothing ran."""
+        found: dict[str, tuple[int, ...]] = {}
+        holders: dict[str, list[WorldJob]] = {}
+        for other in () if empty else self.jobs.values():
+            for name in other.gpus if other.holds else ():
+                holders.setdefault(name, []).append(other)
+        for node in self.nodes.values():
+            if len(found) == job.node_count:
+                break
+            if node.name in job.excluded or (job.required and node.name not in job.required):
+                continue
+            here = holders.get(node.name, [])
+            free = sorted(set(range(node.gpus)) - {i for j in here for i in j.gpus[node.name]})
+            room = (
+                (empty or not node.drained)
+                and not any(j.whole for j in here)
+                and not (job.whole and here)
+                and node.cpus - sum(j.busy_cpus for j in here) >= job.cpus
+                and node.memory - sum(j.memory or node.memory for j in here) >= (job.memory or node.memory)
+                and len(free) >= job.gpu_count
+            )
+            if room:
+                found[node.name] = tuple(free if job.whole and node.gpus else free[: job.gpu_count])
+        return replace(job, gpus=found) if len(found) == job.node_count else None
+
+    def _parse(self, body: dict[str, Any]) -> WorldJob:
+        nodes = int(body.get("minimum_nodes", 1))
+        tasks = math.ceil(int(body.get("tasks", 1)) / nodes)
+        gres = re.findall(r"gres/gpu(?::\w+)?[=:](\d+)", body.get("tres_per_node", ""))
+        given = body.get("priority", {}).get("number")
+        on_hold = given == 0 or (
+            given is None and body.get("hold", False)
+        )  # a priority ends the hold at once
+        if "job_id" in body:
+            number = JobId(body["job_id"])
+        else:
+            number = JobId(self._next_native)
+            self._next_native += 1
+        return WorldJob(
+            id=number,
+            states=frozenset({"PENDING"}),
+            submitted=self.clock(),
+            name=body.get("name", ""),
+            user=body.get("user_id", self.asker),
+            partition=body.get("partition", "all"),
+            admin_comment=body.get("admin_comment", ""),
+            comment=body.get("comment", ""),
+            external="EXTERNAL_JOB" in body.get("flags", ()),
+            reason="JobHeldUser" if on_hold else "Priority",
+            on_hold=on_hold,
+            priority=body["priority"]["number"] if "priority" in body else None,
+            time_limit=body["time_limit"]["number"] if "time_limit" in body else self.longest,
+            node_count=nodes,
+            cpus=tasks * int(body.get("cpus_per_task", 1)),
+            memory=body["memory_per_node"]["number"] if "memory_per_node" in body else 0,
+            gpu_count=sum(map(int, gres)),
+            whole=body.get("shared") == ["none"],
+            excluded=names_of(body.get("excluded_nodes", ())),
+            required=names_of(body.get("required_nodes", ())),
+        )
+
+    def _check(self, job: WorldJob, body: dict[str, Any]) -> None:
+        if job.external and not self._external:
+            raise Refused(9207, 'Unknown flag "EXTERNAL_JOB"')
+        if not job.external and not body.get("script") and not body.get("immediate"):
+            raise Refused(9000, "Job script is missing")
+        if job.partition not in self.partitions:
+            raise Refused(2000, "Invalid partition name specified")
+        if job.user not in self.users:
+            raise Refused(2166, f"Unable to resolve user: {job.user}")
+        if not (job.excluded | job.required) <= set(self.nodes):
+            raise Refused(2018, "Invalid node name specified")
+        names = re.findall(r"gres/(\w+)", body.get("tres_per_node", ""))
+        if set(names) - {"gpu"}:
+            raise Refused(2072, "Invalid generic resource (gres) specification")
+        if self._external and int(body.get("tasks", 1)) < job.node_count:
+            raise Refused(2025, "Task count specification invalid")
+        fit = [n for n in self.nodes.values() if n.cpus >= job.cpus and n.memory >= job.memory]
+        ever = any(n.gpus >= job.gpu_count for n in fit)
+        too_much = self._external and job.cpus > sum(n.cpus for n in self.nodes.values())
+        if not ever and not too_much and not body.get("immediate"):
+            # As Slurm does: the refusal leaves a record that keeps the id busy.
+            self._put(replace(job, states=frozenset({"FAILED"}), reason="BadConstraints", ended=self.clock()))
+            raise Refused(NEVER, "Requested node configuration is not available")
