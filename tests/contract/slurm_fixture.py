@@ -25,6 +25,7 @@ from bridge.core.model import GroupKey, JobId, JobSpec, Mark, SlurmNode, Uid
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.completion import Completion
 from tests.contract.slurm_proxy import LossyProxy
+from tests.patience import PATIENCE
 from tests.worlds.slurm import SlurmWorld, WorldCompletion
 from tests.worlds.slurm_faults import Fault, Kind
 
@@ -128,7 +129,11 @@ def spec(**changes: Any) -> JobSpec:
 
 
 async def eventually(check: Callable[[], object], within: float = 30.0) -> None:
-    """Returns once `check` (plain or a coroutine function) gives something true; fails after `within` seconds."""
+    """Returns once `check` (plain or a coroutine function) gives something true; fails after `within` seconds.
+
+    The seconds are those of a machine that is ours alone: tests/patience.py.
+    """
+    within *= PATIENCE
     deadline = asyncio.get_running_loop().time() + within
     while True:
         value = check()

@@ -65,7 +65,7 @@ async def test_a_clean_shutdown_hands_over_at_once(side: Side) -> None:
             assert not two.leading
             await stop(first)
             assert not one.leading
-            await eventually(lambda: two.leading, within=DURATION - 1)
+            await eventually(lambda: two.leading, within=DURATION - 1, promised=True)
             assert (await side.client.lease(side.namespace, "l")).holder == "two"
 
 

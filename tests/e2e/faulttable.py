@@ -90,7 +90,7 @@ class FaultTable:
             over = time.monotonic()
             scene.create(k.pod(f"after-{name}"))
             for new in (f"during-{name}", f"after-{name}"):
-                pod = scene.running(new, within=RECOVERY - (time.monotonic() - over))
+                pod = scene.running(new, within=RECOVERY - (time.monotonic() - over), promised=True)
                 jobs[k.uid(pod)] = k.job_label(pod)
             recovered = time.monotonic() - over
 

@@ -18,6 +18,7 @@ import httpx
 from bridge.core.invariants import Violation
 from bridge.core.model import Pod
 from bridge.kube import view
+from tests import patience
 from tests.e2e import hindsight
 from tests.e2e import kube as k
 from tests.e2e.kube import Kube, Object
@@ -159,21 +160,31 @@ class Scene:
         """As if the pod had come in without our gate."""
         self.patch(name, {"spec": {"schedulingGates": [{"name": k.GATE, "$patch": "delete"}]}})
 
-    def when(self, name: str, what: str, true: Callable[[Object], object], within: float = 30.0) -> Object:
+    def when(
+        self,
+        name: str,
+        what: str,
+        true: Callable[[Object], object],
+        within: float = 30.0,
+        *,
+        promised: bool = False,
+    ) -> Object:
         """The pod, as soon as it is so."""
 
         def look() -> Object | None:
             pod = self.get(name)
             return pod if true(pod) else None
 
-        found = eventually(f"{name}: {what}", look, within)
+        found = eventually(f"{name}: {what}", look, within, promised=promised)
         assert found is not None
         return found
 
-    def running(self, name: str, within: float = 0.0) -> Object:
+    def running(self, name: str, within: float = 0.0, *, promised: bool = False) -> Object:
         """`within` 0.0: as long as it may take if nothing is wrong."""
         patience = within or (HAUNTED if k.wants_gpus(self.get(name)) else RUNS)
-        return self.when(name, "is Running", lambda pod: k.phase(pod) == "Running", patience)
+        return self.when(
+            name, "is Running", lambda pod: k.phase(pod) == "Running", patience, promised=promised
+        )
 
     def ended(self, name: str, within: float = 30.0) -> Object:
         return self.when(name, "has ended", lambda pod: k.phase(pod) in ("Succeeded", "Failed"), within)
@@ -191,13 +202,13 @@ class Scene:
     def gone(self, name: str, within: float = 30.0) -> None:
         eventually(f"pod {name} is gone", lambda: self.find(name) is None, within)
 
-    def all_running(self, count: int, within: float = HAUNTED) -> list[Object]:
+    def all_running(self, count: int, within: float = HAUNTED, *, promised: bool = False) -> list[Object]:
         def look() -> list[Object]:
             pods = self.pods()
             running = [pod for pod in pods if k.phase(pod) == "Running"]
             return pods if len(pods) == len(running) == count else []
 
-        return eventually(f"{count} pods are Running", look, within, every=0.2)
+        return eventually(f"{count} pods are Running", look, within, every=0.2, promised=promised)
 
     def told(self, name: str, reason: str) -> str:
         """The message of the pod's Event of this reason, as soon as there is one."""
@@ -259,12 +270,12 @@ class Scene:
         assert found is not None
         return found
 
-    def no_live_jobs(self, uids: Iterable[str], within: float = 30.0) -> None:
+    def no_live_jobs(self, uids: Iterable[str], within: float = 30.0, *, promised: bool = False) -> None:
         wanted = set(uids)
         eventually(
             "no job is left for pods that are gone",
             lambda: not [job for job in self.slurm.jobs() if job.live and job.uids & wanted],
-            within, every=0.2,
+            within, every=0.2, promised=promised,
         )  # fmt: skip
 
     def only(self, *nodes: str) -> dict[str, str]:
@@ -278,6 +289,7 @@ class Scene:
             self.witness.finish()
             self.check()
             harmed = self.slurm.harmed()
+            patience.broken += map(str, harmed)
             assert not harmed, f"native jobs were ended: {harmed}"
             self._remove_pods()
             self.no_live_jobs(self.witness.last, within=ORPHANED)
@@ -290,6 +302,7 @@ class Scene:
         seen = self.witness
         story = hindsight.Story.of(seen.bindings, seen.last, seen.gone)
         broken = dict.fromkeys((*seen.shared, *hindsight.judge(story, self.kube, self.slurm, time.time())))
+        patience.broken += map(str, broken)
         assert not broken, "what must always hold did not:\n" + "\n".join(map(str, broken))
 
     def _remove_pods(self) -> None:

@@ -111,7 +111,7 @@ def test_a_pod_deleted_between_grant_and_binding_gives_its_nodes_back(scene: Sce
         uid = scene.create(k.pod("leaves"))
         scene.when("leaves", "is handed over", lambda pod: k.job_label(pod) and not k.gates(pod))
         scene.delete("leaves")
-        scene.no_live_jobs([uid], within=20)  # less than a binding may take
+        scene.no_live_jobs([uid], within=20, promised=True)  # less than a binding may take
 
 
 def test_a_bound_pod_that_is_called_unscheduled_is_set_right(scene: Scene) -> None:

@@ -39,7 +39,7 @@ def test_a_preempted_pod_is_told_while_slurm_still_leaves_it_its_node(notice: Sc
         within=120,
     )
     scene.slurm.sbatch("--partition=hi", "--exclusive", "--nodelist=n1", "--mem=1000")
-    scene.gone("checkpoints", within=GRACE)
+    scene.gone("checkpoints")
     assert k.shown(scene.last_of(uid), "DisruptionTarget")["reason"] == "SlurmPreempting"
     ended = scene.job_becomes(number, "CANCELLED", "COMPLETED", "PREEMPTED")
     assert "PREEMPTED" not in ended.states, (
