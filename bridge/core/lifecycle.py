@@ -246,9 +246,12 @@ def _refused(facts: Facts, pods: list[Pod], text: str, again: float | None = Non
 
 
 def _ended_before_bound(facts: Facts, pods: list[Pod], record: JobRecord) -> Decision:
-    """Cancelled by a person: the pod goes too. Anything else: the grant is lost and asked for again."""
+    """Cancelled by a person, or too late by the user's own word: the pod goes too. Anything else is asked for again."""
+    members = [m for m in facts.members if m.pod in pods]
     if "CANCELLED" in record.states and "REVOKED" not in record.states:
         text = f"job {record.id} was cancelled in Slurm before the pod started; the pod is deleted with it"
-        members = [m for m in facts.members if m.pod in pods]
         return end_pods(facts, members, record, Verdict(Reason.CANCELLED, text))
+    if "DEADLINE" in record.states:  # another job would be as late
+        text = f"job {record.id} could no longer end before its deadline; the pod, not started, is deleted with it"
+        return end_pods(facts, members, record, Verdict(Reason.JOB_ENDED, text))
     return lose(facts, pods, record, END_TEXT.format(job=record.id, state="+".join(sorted(record.states))))

@@ -222,7 +222,7 @@ def test_the_attempt_is_written_before_the_job_ends_or_our_cancel_would_look_lik
     assert names.index("Forsake") < names.index("EndJob")
 
 
-@pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "TIMEOUT", "BOOT_FAIL", "DEADLINE"])
+@pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "TIMEOUT", "BOOT_FAIL"])
 def test_a_grant_that_slurm_took_back_before_the_bind_is_asked_for_again(state: str) -> None:
     decision = decide(facts(released(FIRST), sights=(sight(record(FIRST, state)),)))
     assert kinds(decision) == ["Forsake", "Nominate", "Notify"]
