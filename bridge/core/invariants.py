@@ -70,9 +70,11 @@ def placed_by_slurm(picture: Picture) -> Iterator[str]:
         if not pod.node or pod.ended or pod.deleted or picture.closed(pod.node):
             continue
         held = picture.holding(pod)
-        if not held and _bound_at(pod) > forgotten:
+        if _bound_at(pod) <= forgotten:
+            continue
+        if not held:
             yield f"pod {pod.ref} is on {pod.node}, where no job of its own is: {_told(picture.own(pod.uid))}"
-        elif held and not any(_covers(picture, job, _bound_at(pod)) for job in held):
+        elif not any(_covers(picture, job, _bound_at(pod)) for job in held):
             yield f"pod {pod.ref} was bound to {pod.node} while its job did not hold it: {_told(held)}"
 
 
@@ -125,8 +127,8 @@ def no_shared_gpu(picture: Picture) -> Iterator[str]:
 
     Tolerated: a job of ours that got the device of a pod which still lives, as long as its own pods wait for it; an
     earlier job of a pod that names another one now, which slurmctld brought back to life; a native job that did, where
-    no hand-over holds it back; what a job counts that got its place back for a pod which slurmctld had forgotten: the
-    pod goes on with the devices it has.
+    no hand-over holds it back; what a job counts that got its place back for a pod which slurmctld had forgotten, or,
+    while slurmctld settles, that it has placed anew since its boot: the pod goes on with the devices it has.
     """
     users: dict[tuple[KubeNode, int], list[Pod]] = {}
     for pod in picture.living():
@@ -145,7 +147,8 @@ def no_shared_gpu(picture: Picture) -> Iterator[str]:
             if uids is None:
                 in_use = picture.handover and is_granted(job.states)
             else:
-                in_use = not job.required and any(named.get((uid, node)) in ("", str(job.id)) for uid in uids)
+                anew = job.required or (picture.settling and job.submitted < picture.booted)
+                in_use = not anew and any(named.get((uid, node)) in ("", str(job.id)) for uid in uids)
             for index in _read(text, _granted):
                 other = owners.setdefault((node, index), job)
                 if other is not job:
@@ -235,8 +238,8 @@ def positive_evidence(change: Change) -> Iterator[str]:
     """The bridge deletes a pod only because the record of a job of its own says that its place is lost.
 
     For a pod on a node: the job that holds it ended, is being preempted, or is within grace and margin of its time
-    limit; or slurmctld, settled again after a boot, has the pod's job elsewhere or waiting, or refused to give it its
-    place anew. For one that waits: its job was cancelled. While slurmctld settles, a NODE_FAIL says nothing.
+    limit; somebody cancelled the job that asked for its place anew; or slurmctld, settled again after a boot, has the
+    pod's job elsewhere or waiting, or refused to give it its place anew. For one that waits: its job was cancelled. While slurmctld settles, a NODE_FAIL says nothing.
     """
     after = {pod.uid: pod for pod in change.after.pods}
     for pod in change.before.pods:
@@ -257,10 +260,12 @@ def _lost(picture: Picture, pod: Pod) -> bool:
     live = [job for job in held if not is_ended(job.states) and "PENDING" not in job.states]
     if live:
         return any(job.preempted or _limit_near(picture, job) for job in live)
+    claimed = [job for job in own if not job.nodes and job.submitted > _bound_at(pod)]
+    if any("CANCELLED" in job.states for job in claimed):
+        return True
     if picture.young:
         return any(is_ended(job.states) and "NODE_FAIL" not in job.states for job in held)
     elsewhere = any(not is_ended(job.states) for job in own)
-    claimed = (job for job in own if not job.nodes and job.submitted > _bound_at(pod))
     return bool(held) or elsewhere or any("FAILED" in job.states for job in claimed)
 
 

@@ -18,6 +18,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import chain
 from typing import Final
 
 from bridge.config import SlurmSettings
@@ -251,7 +252,11 @@ class JobWatcher:
         self._recovered()
 
     def _takes_back(self, ours: Mapping[JobId, States]) -> bool:
-        return any(_backwards(before, ours.get(job)) for job, before in self._states.items())
+        """Of the last poll, and of jobs that are new in this one and known by an answer to our own request."""
+        records = self._reads.records
+        noted = ((job, records[job].states) for job in ours.keys() - self._states.keys() if job in records)
+        known = chain(self._states.items(), noted)
+        return any(_backwards(before, ours.get(job)) for job, before in known)
 
     async def _look_at_boot(self) -> bool:
         """True: another boot than the last we saw."""

@@ -124,6 +124,23 @@ async def test_what_a_crash_takes_back_is_never_told_before_the_new_boot(
     await watched.stop()
 
 
+async def test_an_end_that_a_new_boot_must_discount_is_not_told_before_it_even_of_a_job_no_poll_has_seen(
+    watched: Watched,
+) -> None:
+    await watched.start()
+    await watched.pass_time(1.01)  # a look at the boot time is a second away
+    await watched.submit(A)
+    watched.watcher.note(await watched.client.job(A))
+    assert A not in watched.watcher.states
+    watched.world.restart()
+    watched.world.end(A, "NODE_FAIL")
+    watched.told.clear()
+    watched.boot_ages.clear()
+    await watched.pass_time(0.5)
+    assert A in watched.told
+    assert all(age < 1.0 for age in watched.boot_ages)
+
+
 async def test_a_job_with_the_same_id_and_another_submit_time_replaces_the_record(watched: Watched) -> None:
     await watched.submit(A)
     await watched.start()
