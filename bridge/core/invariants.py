@@ -239,7 +239,7 @@ def positive_evidence(change: Change) -> Iterator[str]:
 
     For a pod on a node: the job that holds it ended, is being preempted, or is within grace and margin of its time
     limit; somebody cancelled the job that asked for its place anew; or slurmctld, settled again after a boot, has the
-    pod's job elsewhere or waiting, or refused to give it its place anew. For one that waits: its job was cancelled. While slurmctld settles, a NODE_FAIL says nothing.
+    pod's job elsewhere or waiting, or refused to give it its place anew. For one that waits: its job was cancelled, or missed its deadline. While slurmctld settles, a NODE_FAIL says nothing.
     """
     after = {pod.uid: pod for pod in change.after.pods}
     for pod in change.before.pods:
@@ -255,7 +255,7 @@ def positive_evidence(change: Change) -> Iterator[str]:
 def _lost(picture: Picture, pod: Pod) -> bool:
     own = picture.own(pod.uid)
     if not pod.node:
-        return any("CANCELLED" in job.states for job in own)
+        return any(job.states & {"CANCELLED", "DEADLINE"} for job in own)
     held = [job for job in picture.holding(pod) if _covers(picture, job, _bound_at(pod))]
     live = [job for job in held if not is_ended(job.states) and "PENDING" not in job.states]
     if live:
