@@ -239,7 +239,8 @@ def positive_evidence(change: Change) -> Iterator[str]:
 
     For a pod on a node: the job that holds it ended, is being preempted, or is within grace and margin of its time
     limit; somebody cancelled the job that asked for its place anew; or slurmctld, settled again after a boot, has the
-    pod's job elsewhere or waiting, or refused to give it its place anew. For one that waits: its job was cancelled, or missed its deadline. While slurmctld settles, a NODE_FAIL says nothing.
+    pod's job elsewhere or waiting, or refused to give it its place anew. For one that waits: its job was cancelled, or
+    missed its deadline. While slurmctld settles, a NODE_FAIL says nothing.
     """
     after = {pod.uid: pod for pod in change.after.pods}
     for pod in change.before.pods:
