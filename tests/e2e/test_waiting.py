@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.e2e import kube as k
@@ -71,6 +73,19 @@ def test_cancelling_the_job_of_a_waiting_pod_deletes_the_pod(scene: Scene, fille
     scene.gone("waits")
     assert [j.id for j in scene.slurm.jobs_of(uid) if j.id != job.id and j.live] == []
     assert str(job.id) in scene.told("waits", "Cancelled")
+
+
+def test_a_waiting_pod_that_can_no_longer_meet_its_deadline_goes_with_its_job(
+    scene: Scene, filler: int
+) -> None:
+    # Slurm gives it up when the limit that it was sent (a minute, grace, margin) no longer fits in.
+    late = {"timelimit": "1", "deadline": str(int(time.time()) + 240)}
+    uid = scene.create(k.pod("late", options=scene.only("n1") | late))
+    job = scene.waiting_job(uid)
+    scene.gone("late", within=240)
+    assert "DEADLINE" in scene.job_becomes(job.id, "DEADLINE").states
+    assert "could no longer end before its deadline" in scene.told("late", "JobEnded")
+    assert [j.id for j in scene.slurm.jobs_of(uid) if j.id != job.id] == []
 
 
 def test_a_pod_without_our_gate_is_bound_only_after_the_grant(scene: Scene, filler: int) -> None:
