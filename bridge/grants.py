@@ -59,6 +59,9 @@ class Grants:
         """From memory."""
         if self._watcher.age() > self._view_age:
             return Verdict(Reason.STALE, "the last look at Slurm is too old to bind on")
+        if pod.job is not None and self._watcher.record_age(pod.job) >= self._watcher.boot_age():
+            text = f"job {pod.job} was last read before slurmctld started anew, which may have placed it anew"
+            return Verdict(Reason.STALE, text)
         return self._answer(pod, *self._known(pod), self._ledger.holders)
 
     async def confirm(self, pod: Asked) -> KubeNode | Verdict:

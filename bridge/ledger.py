@@ -31,8 +31,13 @@ HAUNTED = 3600.0  # seconds since our start in which a job may be read whose pod
 @dataclass(slots=True, kw_only=True)
 class _Entry:
     holder: Holder
+    bound_with: Holder  # by what was known first; the job's record adds what it says now, and no more
     pod: Pod  # its last state that we know
     gone_at: float | None = None  # monotonic, when we saw the object disappear
+
+
+def _entry(holder: Holder, pod: Pod, gone_at: float | None = None) -> _Entry:
+    return _Entry(holder=holder, bound_with=holder, pod=pod, gone_at=gone_at)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +103,7 @@ class Ledger:
             entry.pod, entry.gone_at = pod, gone_at
         elif (holder := holding(pod, self._resources)) is not None:
             tuple(self.holders(pod.node))  # forgets the dead
-            self._entries.setdefault(pod.node, {})[pod.uid] = _Entry(holder=holder, pod=pod, gone_at=gone_at)
+            self._entries.setdefault(pod.node, {})[pod.uid] = _entry(holder, pod, gone_at)
         self._note_recorded(pod)
         if old is not None:
             self._handed_over.get(destination(old), {}).pop(old.uid, None)
@@ -181,7 +186,7 @@ class Ledger:
         if (other := present.get(holder.uid)) is not None:  # of another job of the same pod
             pod = max(pod, other.pod, key=lambda one: one.grace)
             holder = holder.together(other.holder)
-        present[holder.uid] = _Entry(holder=holder, pod=pod, gone_at=self._clock())
+        present[holder.uid] = _entry(holder, pod, self._clock())
         self._ghosts.setdefault(holder.uid, set()).add(holder.node)
 
     def _lay(self, ghost: Uid) -> None:
@@ -200,11 +205,9 @@ class Ledger:
             return
         present = self._entries.setdefault(pod.node, {})
         if (entry := present.get(pod.uid)) is not None:
-            entry.holder = replace(entry.holder, gpus=gpus | (entry.holder.gpus or frozenset()))
+            entry.holder = replace(entry.bound_with, gpus=gpus | (entry.bound_with.gpus or frozenset()))
         elif not pod.ended:
-            present[pod.uid] = _Entry(
-                holder=Holder(uid=pod.uid, pod=pod.ref, node=pod.node, gpus=gpus), pod=pod
-            )
+            present[pod.uid] = _entry(Holder(uid=pod.uid, pod=pod.ref, node=pod.node, gpus=gpus), pod)
 
     def _gone_for(self, entry: _Entry) -> float | None:
         """None: it is there, or only missing from a list, which proves nothing."""
@@ -220,6 +223,7 @@ class Ledger:
             gone_age=self._gone_for(entry),
             node_ready=node is not None and node.ready,
             node_ready_for=self._ready_for(entry.pod.node),
+            node_view_age=self._store.nodes.age(),
         )
 
     def blocking(self, record: JobRecord, also: Collection[Holder] = ()) -> tuple[Claim, ...]:

@@ -270,6 +270,7 @@ class Snapshot:
             node_ready=node is not None and node.ready,
             node_ready_for=self.memory.ready_for(known.node),
             node_dead_for=self.memory.dead_for(known.node),
+            node_view_age=self.node_view_age(),
             deleted_for=self.memory.deleted_for(uid),
         )
 
@@ -353,6 +354,10 @@ class Snapshot:
     def ready_for(self, name: SlurmNode) -> float:
         """Seconds since this process first saw that the node is Ready in Kubernetes; 0.0 = it isn't."""
         return self.memory.ready_for(self.kube_name(name))
+
+    def node_view_age(self) -> float:
+        """Seconds for which nodes have not been seen: what was so may no longer be."""
+        return self._store.nodes.age()
 
     def _longest(self, partition: str) -> int | None:
         found = self._watcher.partitions.get(partition)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bridge.core import devices, held
 from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.ends import end_doubles, end_pods
+from bridge.core.ends import end_doubles, end_pods, restarted
 from bridge.core.facts import Facts, Member, Sight
 from bridge.core.ledger import holding
 from bridge.core.model import JobId, JobRecord, JobSpec, SlurmNode
@@ -23,6 +23,7 @@ from bridge.names import DRAIN_PREFIX
 
 PAUSE = 15.0  # seconds between two claims
 REFUSALS = 3  # answers "others hold it", one after the other, that cost a pod its place
+CLOCK_SKEW = 5.0  # seconds that slurmctld's clock may be ahead of the API server's
 SETTLED = 20.0  # seconds in which others on that node may get their places back: not on a drained one
 NOTHING = Sight(id=JobId(0), states=None, record=None)
 
@@ -74,16 +75,21 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
 def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Step, ...]:
     """Where Slurm gave the place back with other GPUs than the pod still uses, nothing more may start on the node.
 
-    Only a claim requires its nodes: for any other job an annotation, which may be edited, is no ground for a drain.
+    That is a claim, which alone requires its nodes, or a job that began anew under its pod. For any other job an
+    annotation, which may be edited, is no ground for a drain.
     """
     steps: list[Step] = []
-    if not record.required or facts.slurm_now - record.started < SETTLED:
+    if facts.slurm_now - record.started < SETTLED:
         return ()
     for name, text in zip(record.nodes, record.gres, strict=False):
         twin = facts.nodes.get(name)
         if twin is None or name in facts.drained:
             continue
-        here = [m.pod for m in running if m.pod.node == twin.name]
+        here = [
+            m.pod
+            for m in running
+            if m.pod.node == twin.name and (record.required or restarted(record, m.pod, CLOCK_SKEW))
+        ]
         try:
             counted = set(devices.indices(text))
         except ProtocolError:

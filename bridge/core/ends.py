@@ -20,7 +20,8 @@ SIGNALS: Mapping[str, int] = {"Evicted": 15, "DeadlineExceeded": 24}
 ORDINARY_ENDS = frozenset(
     {"CANCELLED", "TIMEOUT", "PREEMPTED"}
 )  # by a person or a rule, however many at once
-NODE_CLOSED = "ReqNodeNotAvail"  # a pending job's reason: its node is drained or down, and nobody else has it
+TAKEN = "Resources"  # a pending job's reason: others have its node; nothing else keeps it from starting
+CLOCKS = 60.0  # seconds: the clocks of the API server and slurmctld differ by less
 QUEUE_PATIENCE = 60.0  # seconds that a job which lost its start may need to get its node back
 
 # What a person reads when Slurm ended the job; the first state that fits.
@@ -53,8 +54,8 @@ def evidence(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> Verdict | 
         if not record.submitted or facts.slurm_now - record.submitted < QUEUE_PATIENCE:
             return None  # not read yet; or it may well get its node back
         text = f"slurmctld lost the start of job {record.id} (state rolled back); its node is no longer the pod's"
-        if record.required:  # a claim
-            if record.reason == NODE_CLOSED:
+        if record.required:  # a claim: only that others hold the place costs it
+            if record.reason != TAKEN:
                 return None
             text = (
                 f"the pod's job vanished from Slurm, and job {record.id} waits for its place: {record.reason}"
@@ -75,7 +76,14 @@ def _elsewhere(facts: Facts, record: JobRecord, pod: Pod) -> bool:
     if same_name is not None and same_name.name == pod.node:
         return SlurmNode(pod.node) not in record.nodes  # no label in between
     held = {node.name for name in record.nodes if (node := facts.nodes.get(name)) is not None}
-    return record.id in facts.moved and len(held) == len(record.nodes) and pod.node not in held
+    if len(held) < len(record.nodes) or pod.node in held:
+        return False
+    return record.id in facts.moved or restarted(record, pod, CLOCKS)
+
+
+def restarted(record: JobRecord, pod: Pod, skew: float) -> bool:
+    """The job began anew while the pod had its node: slurmctld had lost its start, or somebody requeued it."""
+    return bool(pod.bound_at) and record.started > pod.bound_at + skew
 
 
 def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict: Verdict) -> Decision:

@@ -39,6 +39,7 @@ class Member:
     node_ready: bool = False  # its node exists and kubelet reports Ready
     node_ready_for: float = NEVER  # seconds since we first saw that, after it was not so; 0.0 = it isn't so
     node_dead_for: float = 0.0  # seconds since we first saw that it isn't so; 0.0 = it is
+    node_view_age: float = 0.0  # seconds for which nodes have not been seen: what was so may no longer be
     deleted_for: float = 0.0  # seconds since we first saw that it is being deleted
 
     @property
@@ -52,15 +53,21 @@ class Member:
         """
         if not self.pod.node:
             return True
-        told = (
-            bool(self.pod.statuses) or self.node_ready
-        )  # a kubelet that refused the pod has no containers to tell of
-        if self.pod.ended and told and not any(status.running for status in self.pod.statuses):
+        if self.pod.ended and self._told_dead():
             return True
         if self.gone_age is None or not self.node_ready:
             return False
         # A kubelet that was cut off hears of it only when it is back, and then gives the pod its grace.
-        return min(self.gone_age, self.node_ready_for) >= self.pod.grace + margin
+        return had_time(
+            min(self.gone_age, self.node_ready_for), self.node_view_age, grace=self.pod.grace, margin=margin
+        )
+
+    def _told_dead(self) -> bool:
+        """By kubelet. One that works and refused the pod has no containers to tell of; of one that is out of reach the
+        last word on a container may be that it is about to start again."""
+        if self.node_ready:
+            return not any(status.running for status in self.pod.statuses)
+        return bool(self.pod.statuses) and all(status.terminated for status in self.pod.statuses)
 
     def stranded(self, margin: float) -> bool:
         """To be gone, on a node that has been dead for longer than a living kubelet would take: nobody will ever say
@@ -77,6 +84,14 @@ class Member:
         ages = (self.gone_age, self.node_dead_for, self.node_ready_for, self.deleted_for)
         since = min((age for age in ages if age), default=0.0)
         return max(1.0, self.pod.grace + margin - since)
+
+
+def had_time(since: float, view_age: float, *, grace: float, margin: float) -> bool:
+    """Has a kubelet that has worked for `since` seconds, as far as was seen `view_age` seconds ago, ended a pod?
+
+    It needs the grace and a moment; half of the margin may go by without a look at its node.
+    """
+    return since >= grace + margin and since - view_age >= grace + margin / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

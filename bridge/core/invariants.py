@@ -18,7 +18,7 @@ from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Pod, Uid, is
 from bridge.core.picture import Change, Picture
 from bridge.core.verdict import Reason
 from bridge.errors import ProtocolError, UserError
-from bridge.names import GPUS_ANNOTATION, JOB_CONDITION, JOB_ID_LABEL, SCHEDULED_CONDITION
+from bridge.names import GPUS_ANNOTATION, JOB_CONDITION, JOB_ID_LABEL
 
 MINUTE: Final = 60.0  # Slurm's time limits are whole minutes, rounded up
 RESTING: Final = frozenset({Reason.REFUSED, Reason.GATHERING})  # a pod that waits for people, not for Slurm
@@ -70,11 +70,11 @@ def placed_by_slurm(picture: Picture) -> Iterator[str]:
         if not pod.node or pod.ended or pod.deleted or picture.closed(pod.node):
             continue
         held = picture.holding(pod)
-        if _bound_at(pod) <= forgotten:
+        if pod.bound_at <= forgotten:
             continue
         if not held:
             yield f"pod {pod.ref} is on {pod.node}, where no job of its own is: {_told(picture.own(pod.uid))}"
-        elif not any(_covers(picture, job, _bound_at(pod)) for job in held):
+        elif not any(_covers(picture, job, pod.bound_at) for job in held):
             yield f"pod {pod.ref} was bound to {pod.node} while its job did not hold it: {_told(held)}"
 
 
@@ -88,11 +88,6 @@ def _covers(picture: Picture, job: JobRecord, bound: float) -> bool:
     begun = job.started <= bound + picture.skew or (anew and bound <= job.started)
     over = is_ended(job.states) and bound > job.ended + picture.view_age + picture.skew
     return begun and not over
-
-
-def _bound_at(pod: Pod) -> float:
-    shown = pod.condition(SCHEDULED_CONDITION)
-    return shown.changed if shown is not None and shown.status == "True" else 0.0
 
 
 @_invariant
@@ -127,8 +122,7 @@ def no_shared_gpu(picture: Picture) -> Iterator[str]:
 
     Tolerated: a job of ours that got the device of a pod which still lives, as long as its own pods wait for it; an
     earlier job of a pod that names another one now, which slurmctld brought back to life; a native job that did, where
-    no hand-over holds it back; what a job counts that got its place back for a pod which slurmctld had forgotten, or,
-    while slurmctld settles, that it has placed anew since its boot: the pod goes on with the devices it has.
+    no hand-over holds it back; `_placed_anew`, as the pod goes on with the devices it has.
     """
     users: dict[tuple[KubeNode, int], list[Pod]] = {}
     for pod in picture.living():
@@ -147,8 +141,8 @@ def no_shared_gpu(picture: Picture) -> Iterator[str]:
             if uids is None:
                 in_use = picture.handover and is_granted(job.states)
             else:
-                anew = job.required or (picture.settling and job.submitted < picture.booted)
-                in_use = not anew and any(named.get((uid, node)) in ("", str(job.id)) for uid in uids)
+                own = any(named.get((uid, node)) in ("", str(job.id)) for uid in uids)
+                in_use = own and not _placed_anew(picture, job, node)
             for index in _read(text, _granted):
                 other = owners.setdefault((node, index), job)
                 if other is not job:
@@ -162,19 +156,16 @@ def no_shared_gpu(picture: Picture) -> Iterator[str]:
 def devices_as_granted(picture: Picture) -> Iterator[str]:
     """Pods are told exactly the GPUs that their running job holds on their node.
 
-    Tolerated: a rest that nobody is told of, while a pod of the job is missing, ended or being deleted; while slurmctld
-    settles, a job from before its boot; a job that got the place of a pod back after slurmctld had forgotten it.
+    Tolerated: a rest that nobody is told of, while a pod of the job is missing, ended or being deleted; `_placed_anew`.
     """
     at_work = {pod.uid: pod for pod in picture.pods if pod.node and not pod.ended and not pod.deleted}
     for job in picture.jobs:
         if job.mark is None or not picture.ours(job) or not is_granted(job.states):
             continue
-        if job.required or (picture.settling and job.submitted < picture.booted):
-            continue
         pods = [pod for uid in job.mark.uids if (pod := at_work.get(uid)) is not None]
         for position, node in enumerate(picture.places(job)):
             here = [pod for pod in pods if pod.node == node]
-            if not here:
+            if not here or _placed_anew(picture, job, node):
                 continue
             text = job.gres[position] if position < len(job.gres) else ""
             texts = [pod.annotations.get(GPUS_ANNOTATION, "") for pod in here]
@@ -189,6 +180,18 @@ def devices_as_granted(picture: Picture) -> Iterator[str]:
                 yield (
                     f"pod {_holders(here)} is told other GPUs of {node} than job {job.id} holds: {text or 'none'}"
                 )
+
+
+def _placed_anew(picture: Picture, job: JobRecord, node: KubeNode) -> bool:
+    """What the job counts on the node is not what its pod was bound with, and all is well with that.
+
+    A claim; or slurmctld started it again under the pod: while it settles, later where it starts nothing more.
+    """
+    if job.required or (picture.settling and job.submitted < picture.booted):
+        return True
+    uids = job.mark.uids if job.mark is not None else ()
+    pods = (pod for pod in picture.pods if pod.uid in uids and pod.node == node and pod.bound_at)
+    return picture.closed(node) and any(job.started > pod.bound_at + picture.skew for pod in pods)
 
 
 @_invariant
@@ -257,11 +260,11 @@ def _lost(picture: Picture, pod: Pod) -> bool:
     own = picture.own(pod.uid)
     if not pod.node:
         return any(job.states & {"CANCELLED", "DEADLINE"} for job in own)
-    held = [job for job in picture.holding(pod) if _covers(picture, job, _bound_at(pod))]
+    held = [job for job in picture.holding(pod) if _covers(picture, job, pod.bound_at)]
     live = [job for job in held if not is_ended(job.states) and "PENDING" not in job.states]
     if live:
         return any(job.preempted or _limit_near(picture, job) for job in live)
-    claimed = [job for job in own if not job.nodes and job.submitted > _bound_at(pod)]
+    claimed = [job for job in own if not job.nodes and job.submitted > pod.bound_at]
     if any("CANCELLED" in job.states for job in claimed):
         return True
     if picture.young:

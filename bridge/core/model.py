@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NewType
 
+from bridge.names import SCHEDULED_CONDITION
+
 JobId = NewType("JobId", int)
 KubeNode = NewType("KubeNode", str)  # a Kubernetes node name
 SlurmNode = NewType("SlurmNode", str)  # a Slurm node name; the two vocabularies never mix
@@ -126,6 +128,12 @@ class Pod:
     def ended(self) -> bool:
         """Kubernetes calls the pod finished: its containers will not run again."""
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def bound_at(self) -> float:
+        """By the API server's clock; 0.0 = not bound, or nobody knows when."""
+        shown = self.condition(SCHEDULED_CONDITION)
+        return shown.changed if shown is not None and shown.status == "True" else 0.0
 
     def condition(self, kind: str) -> Condition | None:
         return next((c for c in self.conditions if c.type == kind), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bridge.core.facts import had_time
 from bridge.core.model import JobRecord, SlurmNode, Uid
 from bridge.core.verdict import Reason, Verdict
 
@@ -39,11 +40,13 @@ def orphan(
     cluster: str,
     dead_for: Callable[[SlurmNode], float],
     ready_for: Callable[[SlurmNode], float],
+    view_age: float,
     suspected_age: float,
     margin: float,
 ) -> Orphan | None:
     """Ours by mark, no UID in two lists begun after the submit; containers known dead by time on Ready nodes, or on
-    nodes that have been dead for as long. `dead_for`, `ready_for`: seconds that the node has been so, 0.0 = it isn't.
+    nodes that have been dead for as long. `dead_for`, `ready_for`: seconds that the node has been so, 0.0 = it isn't,
+    as far as nodes were seen `view_age` seconds ago.
     """
     mark = record.mark
     if mark is None or mark.cluster != cluster:
@@ -57,8 +60,11 @@ def orphan(
     away = {name: age for name in record.nodes if (age := dead_for(name))}
     if record.nodes and "PENDING" not in record.states:
         grace = mark.grace + margin
-        present = (ready_for(name) for name in record.nodes if name not in away)
-        if min((suspected_age, *away.values(), *present)) < grace:
+        present = [ready_for(name) for name in record.nodes if name not in away]
+        if min((suspected_age, *away.values())) < grace:
             return None  # a pod may have been force-deleted: its containers get their grace
+        since = min((suspected_age, *present))
+        if present and not had_time(since, view_age, grace=mark.grace, margin=margin):
+            return None
     text = f"job {record.id}: none of its pods ({', '.join(mark.pods)}) exists any more"
     return Orphan(Verdict(Reason.ORPHAN, text), tuple(away))

@@ -109,6 +109,7 @@ class SweepLoop:
                 cluster=self._snapshot.cluster,
                 dead_for=self._snapshot.dead_for,
                 ready_for=self._snapshot.ready_for,
+                view_age=self._snapshot.node_view_age(),
                 suspected_age=self._monotonic() - self._since[record.id],
                 margin=self._margin,
             )

@@ -10,7 +10,7 @@ import pytest
 from bridge.core.attempt import Attempt
 from bridge.core.facts import ClaimRefused
 from bridge.core.lifecycle import decide
-from bridge.core.model import JobId, SlurmNode
+from bridge.core.model import Condition, JobId, SlurmNode
 from bridge.core.steps import Decision, DeletePod, DrainNode, EndJob, SetConditions, SubmitJob
 from bridge.core.verdict import Reason
 from bridge.names import GPUS_ANNOTATION
@@ -130,6 +130,14 @@ def test_a_place_that_came_back_with_other_gpus_is_drained_once(drained: frozens
     found = [s for s in decision.steps if isinstance(s, DrainNode)]
     assert [s.node for s in found] == ([] if drained else ["n1"])
     assert all("uses GPUs 0-1" in s.reason and "counts 2-3" in s.reason for s in found)
+
+
+def test_a_job_that_began_anew_under_its_pod_and_counts_other_gpus_drains_its_node() -> None:
+    """slurmctld lost the start of the job, and started it again on the same node."""
+    at = Condition(type="PodScheduled", status="True", changed=NOW - 300)
+    anew = record(FIRST, "RUNNING", gres=("gpu:h100:2(IDX:2-3)",), started=NOW - 30)
+    decision = decide(facts(bound(FIRST, conditions=(at,)), sights=(sight(anew),)))
+    assert [s.node for s in decision.steps if isinstance(s, DrainNode)] == ["n1"]
 
 
 def test_an_edited_annotation_drains_no_node() -> None:

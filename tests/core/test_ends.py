@@ -195,6 +195,18 @@ def test_a_node_label_that_somebody_changed_is_no_evidence() -> None:
         assert not [s for s in decision.steps if isinstance(s, DeletePod)]
 
 
+@pytest.mark.parametrize(("since", "ends"), [(61.0, True), (59.0, False)])
+def test_a_job_that_began_anew_elsewhere_is_evidence_whatever_its_nodes_are_called(
+    since: float, ends: bool
+) -> None:
+    """Also for a process that never saw it on the pod's node; clocks may differ by a minute."""
+    twins = {SlurmNode(f"s{i}"): NODES[SlurmNode(f"n{i}")] for i in (1, 2)}
+    anew = record(FIRST, "RUNNING", nodes=(SlurmNode("s2"),), started=NOW - 100)
+    at = Condition(type="PodScheduled", status="True", changed=NOW - 100 - since)
+    decision = decide(facts(bound(FIRST, conditions=(at,)), sights=(sight(anew),), nodes=twins))
+    assert bool([s for s in decision.steps if isinstance(s, DeletePod)]) is ends
+
+
 # --- ends -----------------------------------------------------------------------------------------
 
 
@@ -308,9 +320,13 @@ def test_ids_of_groups_are_inside_the_range_and_differ_by_attempt_and_probe() ->
     assert JobId(5) not in IDS
 
 
-def test_a_pod_that_only_the_control_plane_calls_failed_keeps_its_job() -> None:
+@pytest.mark.parametrize(
+    "status",
+    [ContainerStatus(name="c", running=True), ContainerStatus(name="c", reason="CrashLoopBackOff")],
+    ids=["running", "about to start again"],
+)
+def test_a_pod_that_only_the_control_plane_calls_failed_keeps_its_job(status: ContainerStatus) -> None:
     """Its node is out of reach: kubelet has not reported a single container as ended."""
-    status = ContainerStatus(name="c", running=True)
     lost = Member(pod=bound(FIRST, phase="Failed", deleted=NOW, statuses=(status,)), node_ready=False)
     assert decide(facts(lost, sights=(sight(record(FIRST, "RUNNING")),))).steps == ()
 

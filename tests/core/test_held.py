@@ -151,7 +151,11 @@ def test_a_claim_that_was_named_and_not_released_is_released() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "age", "ends"),
-    [("Resources", 61, True), ("Resources", 59, False), ("ReqNodeNotAvail", 600, False)],
+    [
+        ("Resources", 61, True),
+        ("Resources", 59, False),
+        *((reason, 600, False) for reason in ("ReqNodeNotAvail", "Priority", "Licenses", "PartitionDown")),
+    ],
 )
 def test_a_claim_that_waits_costs_the_pod_only_if_others_hold_the_place(
     reason: str, age: float, ends: bool

@@ -59,7 +59,7 @@ class Desk:
     """A store that a test fills, a clock that it moves, and a grant of one group over n1's GPUs 0 and 1."""
 
     def __init__(self, *, listed: bool = True) -> None:
-        self.now = 1000.0
+        self._now = 1000.0
         self.catching_up = False
         self.records: dict[JobId, JobRecord] = {}
         self.store = Store(frozenset({SCHEDULER_NAME}), clock=lambda: self.now)
@@ -77,12 +77,23 @@ class Desk:
             catching_up=lambda: self.catching_up,
         )
         self.version = 1000
+        self.blind = False  # nodes are no longer seen
         for table in (self.store.pods, self.store.nodes, self.store.workloads):
             table.begin()
         for node in NODES.values():
             self.store.nodes.put(node)
         if listed:
             self.sync()
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    @now.setter
+    def now(self, moment: float) -> None:
+        self._now = moment
+        if not self.blind:
+            self.store.nodes.fresh(moment)
 
     def sync(self) -> None:
         """The first complete lists, of what has been put so far."""
@@ -129,6 +140,19 @@ def test_a_pod_deleted_by_force_holds_its_gpus_for_its_grace_and_the_margin(desk
     desk.store.pods.forget(OLD)  # its job has ended, so nobody else needs it any more
     desk.now += 49.0
     assert desk.holders() == ["default/old"]
+    desk.now += 1.0
+    assert desk.holders() == []
+
+
+def test_while_nodes_are_not_seen_nobody_is_known_dead_by_time(desk: Desk) -> None:
+    """The watch of nodes has failed since: that this one works was true then, and may no longer be."""
+    desk.put(old(grace=20))
+    desk.drop(old(grace=20))
+    desk.now += 30.0
+    desk.blind = True
+    desk.now += 3600.0
+    assert desk.holders() == ["default/old"]
+    desk.blind = False
     desk.now += 1.0
     assert desk.holders() == []
 
@@ -299,6 +323,14 @@ def test_a_pod_whose_annotation_was_removed_holds_what_the_record_of_its_job_say
     desk.records[SECOND] = record(SECOND, "CANCELLED", mark=THEIRS, gres=())
     desk.ledger.job_changed(SECOND)
     assert [one.gpus for one in desk.ledger.holders(KubeNode("n1"))] == [frozenset({0, 1})]
+
+
+def test_what_a_job_counted_before_it_was_placed_anew_is_nobodys(desk: Desk) -> None:
+    desk.put(replace(old("0-1"), labels={JOB_ID_LABEL: str(SECOND)}))
+    for text in ("gpu:h100:2(IDX:4-5)", "gpu:h100:2(IDX:6-7)"):
+        desk.records[SECOND] = record(SECOND, "RUNNING", mark=THEIRS, gres=(text,))
+        desk.ledger.job_changed(SECOND)
+    assert [one.gpus for one in desk.ledger.holders(KubeNode("n1"))] == [frozenset({0, 1, 6, 7})]
 
 
 def test_a_node_that_left_kubernetes_still_has_holders(desk: Desk) -> None:

@@ -23,6 +23,7 @@ def judge(
         "cluster": CLUSTER,
         "dead_for": lambda _: 0.0,
         "ready_for": lambda _: 3600.0,
+        "view_age": 0.0,
         "suspected_age": 61.0,
         "margin": 30.0,
     }
@@ -32,6 +33,11 @@ def judge(
 def test_a_job_whose_pods_are_in_neither_list_is_ended_after_their_grace() -> None:
     assert judge() is not None
     assert judge(suspected_age=59.0) is None
+
+
+def test_a_node_that_has_not_been_seen_since_may_be_dead() -> None:
+    assert judge(view_age=16.0) is not None
+    assert judge(view_age=16.0 + 0.1) is None
 
 
 def test_a_pending_job_holds_nothing_and_needs_no_grace() -> None:

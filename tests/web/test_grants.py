@@ -24,6 +24,7 @@ class Sides:
     def __init__(self, *there: Pod, unsettled: bool = True) -> None:
         self.there = there
         self.asked: list[KubeNode] = []
+        self.booted = 600.0
         self.records: dict[JobId, JobRecord] = {FIRST: record(FIRST, "RUNNING")}
         one = cast(Any, self)
         self.grants = Grants(
@@ -42,6 +43,12 @@ class Sides:
 
     def age(self) -> float:
         return 0.0
+
+    def record_age(self, job: JobId) -> float:
+        return 5.0
+
+    def boot_age(self) -> float:
+        return self.booted
 
     def newest(self, job: JobId) -> States:
         return self.records[job].states
@@ -77,6 +84,16 @@ async def test_a_pod_that_was_bound_out_of_our_sight_stops_the_binding() -> None
 )
 async def test_whoever_uses_none_of_its_gpus_does_not(other: Pod) -> None:
     assert await Sides(other).alone() == N1
+
+
+async def test_a_record_from_before_a_start_of_slurmctld_lets_nobody_in() -> None:
+    sides = Sides()
+    sides.booted = 4.9  # the record is 5 seconds old
+    asked = Asked(uid=ON_ITS_WAY.uid, labels=ON_ITS_WAY.labels, annotations=ON_ITS_WAY.annotations)
+    answer = sides.grants.allowed(asked)
+    assert isinstance(answer, Verdict)
+    assert answer.reason is Reason.STALE
+    assert "before slurmctld started anew" in answer.text
 
 
 async def test_otherwise_slurms_word_will_do_and_nobody_is_asked() -> None:
