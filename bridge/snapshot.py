@@ -234,6 +234,7 @@ class Snapshot:
             known_for=self.memory.known_for(key),
             steady=self._watcher.healthy,
             boot_age=self._boot_age(),
+            booted=self._watcher.boot_time,
             seen_running=frozenset(
                 job for job in sights if self.memory.ran_under(job, self._watcher.boot_time)
             ),

@@ -23,7 +23,6 @@ from bridge.names import DRAIN_PREFIX
 
 PAUSE = 15.0  # seconds between two claims
 REFUSALS = 3  # answers "others hold it", one after the other, that cost a pod its place
-CLOCK_SKEW = 5.0  # seconds that slurmctld's clock may be ahead of the API server's
 SETTLED = 20.0  # seconds in which others on that node may get their places back: not on a drained one
 NOTHING = Sight(id=JobId(0), states=None, record=None)
 
@@ -88,7 +87,7 @@ def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[
         here = [
             m.pod
             for m in running
-            if m.pod.node == twin.name and (record.required or restarted(record, m.pod, CLOCK_SKEW))
+            if m.pod.node == twin.name and (record.required or restarted(facts, record, m.pod))
         ]
         try:
             counted = set(devices.indices(text))

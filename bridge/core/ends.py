@@ -78,12 +78,14 @@ def _elsewhere(facts: Facts, record: JobRecord, pod: Pod) -> bool:
     held = {node.name for name in record.nodes if (node := facts.nodes.get(name)) is not None}
     if len(held) < len(record.nodes) or pod.node in held:
         return False
-    return record.id in facts.moved or restarted(record, pod, CLOCKS)
+    return record.id in facts.moved or restarted(facts, record, pod)
 
 
-def restarted(record: JobRecord, pod: Pod, skew: float) -> bool:
-    """The job began anew while the pod had its node: slurmctld had lost its start, or somebody requeued it."""
-    return bool(pod.bound_at) and record.started > pod.bound_at + skew
+def restarted(facts: Facts, record: JobRecord, pod: Pod) -> bool:
+    """The job began anew while the pod had its node: slurmctld came up and had lost its start, or it was requeued."""
+    if not pod.bound_at:
+        return False
+    return pod.bound_at < facts.booted <= record.started or record.started > pod.bound_at + CLOCKS
 
 
 def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict: Verdict) -> Decision:

@@ -196,6 +196,7 @@ class Facts:
         True  # the last poll succeeded: slurmctld has not gone away, and perhaps back in time, since
     )
     boot_age: float = NEVER  # since slurmctld's boot time changed under our eyes
+    booted: float = 0.0  # when slurmctld started, by its clock; 0.0 = not known yet
     seen_running: frozenset[JobId] = frozenset()  # by this process, under the slurmctld boot that is up now
     denied: frozenset[JobId] = frozenset()  # Slurm itself said of these, when asked, that it has no such job
     claim_refused: ClaimRefused | None = None  # what it said when the place of a vanished job was asked for

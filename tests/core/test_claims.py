@@ -132,12 +132,18 @@ def test_a_place_that_came_back_with_other_gpus_is_drained_once(drained: frozens
     assert all("uses GPUs 0-1" in s.reason and "counts 2-3" in s.reason for s in found)
 
 
-def test_a_job_that_began_anew_under_its_pod_and_counts_other_gpus_drains_its_node() -> None:
-    """slurmctld lost the start of the job, and started it again on the same node."""
-    at = Condition(type="PodScheduled", status="True", changed=NOW - 300)
-    anew = record(FIRST, "RUNNING", gres=("gpu:h100:2(IDX:2-3)",), started=NOW - 30)
-    decision = decide(facts(bound(FIRST, conditions=(at,)), sights=(sight(anew),)))
-    assert [s.node for s in decision.steps if isinstance(s, DrainNode)] == ["n1"]
+@pytest.mark.parametrize(
+    ("since", "booted", "anew"), [(70, 0, True), (2, 31, True), (2, 33, False), (2, 0, False)]
+)
+def test_a_job_that_began_anew_under_its_pod_and_counts_other_gpus_drains_its_node(
+    since: float, booted: float, anew: bool
+) -> None:
+    """slurmctld came up without the start of the job, and started it again on the same node; or it was requeued."""
+    at = Condition(type="PodScheduled", status="True", changed=NOW - 30 - since)
+    again = record(FIRST, "RUNNING", gres=("gpu:h100:2(IDX:2-3)",), started=NOW - 30)
+    seen = facts(bound(FIRST, conditions=(at,)), sights=(sight(again),), booted=booted and NOW - booted)
+    drained = [s.node for s in decide(seen).steps if isinstance(s, DrainNode)]
+    assert drained == (["n1"] if anew else [])
 
 
 def test_an_edited_annotation_drains_no_node() -> None:
