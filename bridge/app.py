@@ -152,7 +152,7 @@ class Bridge:
         )
         namespace = settings.cluster.leaseNamespace
         guard = self._guard = Guard(
-            jobs=lambda: len(self.snapshot.roster),
+            jobs=self.snapshot.roster.placed,
             nodes=lambda: len(self._store.nodes),
             tell=self._tell,
             command="" if self._elected else close_command(namespace),

@@ -52,7 +52,8 @@ class _Wait:
 class Ledger:
     """`kube_name`: a node's name in Kubernetes, even if it is gone; `ready_for`: seconds that one has been Ready;
     `records`: of jobs; `resources`: what pods ask for that is a GPU in Slurm; `wait`: seconds that a grant may wait;
-    `clock` is monotonic, `slurm_now` slurmctld's; `catching_up`: jobs that ended before we began are still unread.
+    `clock` is monotonic, `slurm_now` slurmctld's; `catching_up`: jobs that ended before we began are still unread;
+    `denied`: those of which Slurm said, when asked, that it has none.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Ledger:
         clock: Callable[[], float],
         slurm_now: Callable[[], float],
         catching_up: Callable[[], bool],
+        denied: Callable[[Iterable[JobId]], Collection[JobId]],
     ) -> None:
         self._store = store
         self._kube_name = kube_name
@@ -81,6 +83,7 @@ class Ledger:
         self._clock = clock
         self._slurm_now = slurm_now
         self._catching_up = catching_up
+        self._denied = denied
         self._began = clock()
         self._seen: set[Uid] = set()
         self._unjudged: dict[JobId, None] = {}  # jobs, ghosts of whose pods have not been looked for
@@ -282,7 +285,14 @@ class Ledger:
         if overdue and not wait.expired:
             DEVICE_WAITS_EXPIRED.inc()
             wait.expired = True
-        return Busy(claims=found, waited=now - wait.since, overdue=overdue)
+        homeless = any(self._homeless(claim.holder.uid) for claim in found)
+        return Busy(claims=found, waited=now - wait.since, overdue=overdue, homeless=homeless)
+
+    def _homeless(self, uid: Uid) -> bool:
+        """A pod that is to stay, and of whose job Slurm says that there is none."""
+        pod = self._store.pods.ours.get(uid)
+        job = label_of(pod) if pod is not None and not (pod.deleted or pod.ended) else None
+        return job is not None and bool(self._denied((job,)))
 
     def waits(self) -> list[_Wait]:
         """Longest first."""

@@ -37,6 +37,7 @@ class Roster:
         self._members: dict[GroupKey, dict[Uid, None]] = {}
         self._keys: dict[Uid, GroupKey] = {}
         self._on_their_way: set[Uid] = set()
+        self._on_nodes: set[Uid] = set()  # and not ended
         store.pods.on_pod(self._on_pod)
 
     def __contains__(self, key: GroupKey) -> bool:
@@ -45,14 +46,15 @@ class Roster:
     def __iter__(self) -> Iterator[GroupKey]:
         return iter(tuple(self._members))
 
-    def __len__(self) -> int:
-        return len(self._members)
-
     def key_of(self, uid: Uid) -> GroupKey | None:
         return self._keys.get(uid)
 
     def members(self, key: GroupKey) -> tuple[Uid, ...]:
         return tuple(self._members.get(key, ()))
+
+    def placed(self) -> int:
+        """How many groups have a pod that runs on a node."""
+        return len({self._keys[uid] for uid in self._on_nodes if uid in self._keys})
 
     def on_their_way(self) -> int:
         """Pods that kube-scheduler has been given and has not bound yet."""
@@ -80,6 +82,8 @@ class Roster:
         self._memory.note_pod(pod.uid, deleted=new is not None and bool(new.deleted))
         self._place(pod)
         self._count(pod.uid, new)
+        runs = new is not None and bool(new.node) and not new.ended
+        (self._on_nodes.add if runs else self._on_nodes.discard)(pod.uid)
         if new is not None and new.node and old is not None and not old.node:
             self._note_bound(new)
 

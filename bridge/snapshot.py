@@ -97,6 +97,7 @@ class Snapshot:
             clock=monotonic,
             slurm_now=self.slurm_now,
             catching_up=watcher.catching_up,
+            denied=watcher.denied,
         )
         self._inherited = Inherited(store.pods, watcher, self.ids, cluster)
         self.roster = Roster(store, lambda: watcher.records, self.memory, self._inherited, wall)

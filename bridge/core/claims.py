@@ -74,8 +74,8 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
 def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Step, ...]:
     """Where Slurm gave the place back with other GPUs than the pod still uses, nothing more may start on the node.
 
-    That is a claim, which alone requires its nodes, or a job that began anew under its pod. For any other job an
-    annotation, which may be edited, is no ground for a drain.
+    It began anew under its pod: a claim, or a start that slurmctld had lost. For any other job an annotation, which may
+    be edited, is no ground for a drain.
     """
     steps: list[Step] = []
     if facts.slurm_now - record.started < SETTLED:
@@ -84,11 +84,7 @@ def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[
         twin = facts.nodes.get(name)
         if twin is None or name in facts.drained:
             continue
-        here = [
-            m.pod
-            for m in running
-            if m.pod.node == twin.name and (record.required or restarted(facts, record, m.pod))
-        ]
+        here = [m.pod for m in running if m.pod.node == twin.name and restarted(facts, record, m.pod)]
         try:
             counted = set(devices.indices(text))
         except ProtocolError:

@@ -53,6 +53,9 @@ class Busy:
     claims: tuple[Claim, ...]
     waited: float = 0.0  # seconds since this process first saw it so
     overdue: bool = False  # longer than a grant is worth waiting for
+    homeless: bool = (
+        False  # Slurm has lost the job of one that lives there: its place is what this grant holds
+    )
 
     @property
     def text(self) -> str:

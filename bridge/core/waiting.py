@@ -138,6 +138,9 @@ def _devices_busy(facts: Facts, pods: Sequence[Pod], record: JobRecord, busy: Bu
     """What Slurm ends is free in Slurm at once, while the containers have their grace (docs/handover.md)."""
     if busy.overdue:
         return lose(facts, pods, record, f"after {busy.waited:.0f} s {busy.text}", refused=record.nodes)
+    if busy.homeless:
+        why = f"Slurm has lost the job of a pod that runs there, which gets its place back: {busy.text}"
+        return lose(facts, pods, record, why, refused=record.nodes)
     shown = job_condition(record, facts.now, note=busy.text)
     steps = tuple(SetConditions(pod=pod, conditions=(shown,)) for pod in pods if _news(facts, pod, shown))
     return Decision(verdict=Verdict(Reason.DEVICES_BUSY, busy.text), steps=steps, again=1.0)

@@ -53,9 +53,10 @@ class _Kind:
 
 
 class Guard:
-    """`jobs` and `nodes` say how many there are in all; `clock` is monotonic, `wall` Unix seconds.
+    """`jobs` says how many have pods on nodes, `nodes` how many there are in all.
 
-    `command` is what people type to close the breaker, "" where nobody would read it.
+    `clock` is monotonic, `wall` Unix seconds. `command` is what people type to close the breaker, "" where nobody would
+    read it.
     """
 
     def __init__(

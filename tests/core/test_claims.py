@@ -123,10 +123,11 @@ def test_a_pod_on_a_node_that_slurm_has_no_name_for_is_kept(nodes: dict[str, str
 @pytest.mark.parametrize("drained", [frozenset(), frozenset({SlurmNode("n1")})])
 def test_a_place_that_came_back_with_other_gpus_is_drained_once(drained: frozenset[SlurmNode]) -> None:
     """The pod goes on with GPUs 0-1; to Slurm these are free now."""
+    at = Condition(type="PodScheduled", status="True", changed=NOW - 300)
     again = record(
         FIRST, "RUNNING", gres=("gpu:h100:2(IDX:2-3)",), required=(SlurmNode("n1"),), started=NOW - 30
     )
-    decision = decide(facts(bound(FIRST), sights=(sight(again),), drained=drained))
+    decision = decide(facts(bound(FIRST, conditions=(at,)), sights=(sight(again),), drained=drained))
     found = [s for s in decision.steps if isinstance(s, DrainNode)]
     assert [s.node for s in found] == ([] if drained else ["n1"])
     assert all("uses GPUs 0-1" in s.reason and "counts 2-3" in s.reason for s in found)
@@ -146,9 +147,14 @@ def test_a_job_that_began_anew_under_its_pod_and_counts_other_gpus_drains_its_no
     assert drained == (["n1"] if anew else [])
 
 
-def test_an_edited_annotation_drains_no_node() -> None:
-    edited = bound(FIRST, annotations={GPUS_ANNOTATION: "6-7"})
-    decision = decide(facts(edited, sights=(sight(record(FIRST, "RUNNING")),)))
+@pytest.mark.parametrize(
+    "required", [(), (SlurmNode("n1"),)], ids=["ours", "of the Go project, with candidates"]
+)
+def test_an_edited_annotation_drains_no_node(required: tuple[SlurmNode, ...]) -> None:
+    at = Condition(type="PodScheduled", status="True", changed=NOW - 300)
+    edited = bound(FIRST, annotations={GPUS_ANNOTATION: "6-7"}, conditions=(at,))
+    running = record(FIRST, "RUNNING", required=required, started=NOW - 301)
+    decision = decide(facts(edited, sights=(sight(running),)))
     assert not [s for s in decision.steps if isinstance(s, DrainNode)]
 
 

@@ -62,6 +62,7 @@ class Desk:
         self._now = 1000.0
         self.catching_up = False
         self.records: dict[JobId, JobRecord] = {}
+        self.denied: set[JobId] = set()
         self.store = Store(frozenset({SCHEDULER_NAME}), clock=lambda: self.now)
         self.ledger = Ledger(
             self.store,
@@ -75,6 +76,7 @@ class Desk:
             clock=lambda: self.now,
             slurm_now=lambda: NOW + self.now,
             catching_up=lambda: self.catching_up,
+            denied=self.denied.intersection,
         )
         self.version = 1000
         self.blind = False  # nodes are no longer seen
@@ -185,6 +187,20 @@ def test_nodes_without_holders_are_empty_whatever_else_is_asked_about(desk: Desk
     desk.put(old())
     assert not desk.ledger.empty([SlurmNode("n2"), SlurmNode("n1")])
     assert desk.ledger.empty([SlurmNode("n2"), SlurmNode("no-twin")])
+
+
+def test_a_grant_over_the_place_of_a_pod_whose_job_slurm_has_lost_is_no_wait(desk: Desk) -> None:
+    stays = replace(old(), labels={JOB_ID_LABEL: str(SECOND)})
+    desk.put(stays)
+    seen = desk.busy()
+    assert seen is not None
+    assert not seen.homeless
+    desk.denied.add(SECOND)
+    for present, homeless in ((stays, True), (replace(stays, deleted=NOW), False)):
+        desk.put(present)
+        seen = desk.busy()
+        assert seen is not None
+        assert seen.homeless is homeless
 
 
 def test_a_grant_waits_from_when_it_was_first_seen_busy(desk: Desk) -> None:

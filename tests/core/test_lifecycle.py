@@ -9,6 +9,7 @@ import pytest
 from bridge.core import jobid
 from bridge.core.attempt import Attempt
 from bridge.core.facts import NEVER, Refusal
+from bridge.core.ledger import Busy
 from bridge.core.lifecycle import decide
 from bridge.core.model import Condition, KubeNode, SlurmNode
 from bridge.core.steps import (
@@ -215,6 +216,13 @@ def test_a_hand_over_that_the_api_server_refuses_is_told_and_then_gives_its_gran
     stuck = decide(facts(pod(), sights=running, barred=why, stuck=why))
     assert kinds(stuck) == ["Forsake", "Nominate", "EndJob", "Notify"]
     assert stuck.verdict.text == why
+
+
+def test_a_grant_over_the_place_of_a_pod_that_lost_its_job_is_given_back_at_once() -> None:
+    running = (sight(record(FIRST, "RUNNING")),)
+    decision = decide(facts(pod(), sights=running, busy={FIRST: Busy(claims=(), homeless=True)}))
+    assert kinds(decision) == ["Forsake", "Nominate", "EndJob", "Notify"]
+    assert "gets its place back" in decision.verdict.text
 
 
 def test_the_attempt_is_written_before_the_job_ends_or_our_cancel_would_look_like_a_persons() -> None:

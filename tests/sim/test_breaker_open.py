@@ -11,6 +11,7 @@ from bridge.core.model import SlurmNode, is_ended
 from bridge.metrics import BREAKER_NODES
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import play, running
+from tests.worlds.slurm_cluster import WorldNode
 
 ELECTED = {"leaderElect": True, "leaseNamespace": "default"}
 
@@ -50,6 +51,26 @@ def test_an_operator_lets_happen_what_the_breaker_holds_back(tmp_path: Path, bef
         assert told(sim) == ["BreakerOpen", "BreakerClosed"]
 
     play(tmp_path, scene, bootGrace=0.0, **ELECTED)
+
+
+def test_pods_that_wait_make_the_end_of_all_running_ones_no_smaller_accident(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.set_node(WorldNode("n1", cpus=20))
+        sim.start()
+        ends = [f"p{i}" for i in range(20)]
+        for name in ends:
+            sim.create(name, gpus=0)
+        await sim.until(lambda: all(running(sim, name) for name in ends), 20.0)
+        for i in range(100):
+            sim.create(f"w{i}", gpus=0)
+        await sim.settle(30.0)
+        sim.slurm.held = True  # nobody moves up
+        for name in ends:
+            sim.slurm.end(sim.job_of(name), "NODE_FAIL")
+        await sim.settle(8.0)
+        assert sum(running(sim, name) for name in ends) == 10
+
+    play(tmp_path, scene, nodes=1, bootGrace=0.0)
 
 
 def test_nodes_that_die_at_once_are_drained_ten_at_a_time(tmp_path: Path) -> None:
