@@ -87,7 +87,8 @@ class Inherited:
     def takeovers(
         self, pods: Iterable[Pod], nodes: Mapping[SlurmNode, Node]
     ) -> dict[JobId, tuple[Step, ...] | Verdict]:
-        """What becomes of the labelled jobs that have no mark of any bridge like us. Stale: not known yet."""
+        """What becomes of the labelled jobs that have no mark of any bridge like us. Stale: not known yet, and it will
+        be: the jobs of pods that are gone are not watched any more."""
         found: dict[JobId, tuple[Step, ...] | Verdict] = {}
         for job in _labels(pods):
             record, states = self._watcher.records.get(job), self._watcher.newest(job)
@@ -95,7 +96,7 @@ class Inherited:
                 continue
             if record is not None and record.states == states:
                 found[job] = examine(record, cluster=self._cluster, find=self._find, nodes=nodes)
-            elif states is not None or not self._watcher.covers(job):
+            elif states is not None or (self._pods.by_job(str(job)) and not self._watcher.covers(job)):
                 found[job] = Verdict(Reason.STALE, f"job {job}, which the pod's label names, is being read")
         return found
 

@@ -386,11 +386,15 @@ class Snapshot:
         self._store.pods.restore(pod)
 
     def suspects(self) -> Iterator[JobRecord]:
-        """Live jobs with our mark whose group has no pod here, none even that has just gone."""
+        """Live jobs with our mark whose group has no pod here, none even that has just gone; read at least once."""
         for job, states in self._watcher.states.items():
             record = self._watcher.records.get(job)
             mark = record.mark if record else None
             if record is None or mark is None or is_ended(states) or record.states != states:
                 continue
-            if mark.cluster == self.cluster and mark.group not in self.roster:
+            if mark.cluster != self.cluster or mark.group in self.roster:
+                continue
+            if record.submitted:
                 yield record
+            else:  # known from our own submit only
+                self._watcher.want(job)

@@ -15,11 +15,11 @@ from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.ends import end_doubles, end_pods, restarted
 from bridge.core.facts import Facts, Member, Sight
 from bridge.core.ledger import holding
-from bridge.core.model import JobId, JobRecord, JobSpec, SlurmNode
+from bridge.core.model import JobId, JobRecord, JobSpec, Pod, SlurmNode
 from bridge.core.steps import Decision, DrainNode, EndJob, SetConditions, Step, SubmitJob
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError
-from bridge.names import DRAIN_PREFIX
+from bridge.names import DRAIN_PREFIX, SUBMITTED_ANNOTATION
 
 PAUSE = 15.0  # seconds between two claims
 REFUSALS = 3  # answers "others hold it", one after the other, that cost a pod its place
@@ -74,8 +74,7 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
 def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Step, ...]:
     """Where Slurm gave the place back with other GPUs than the pod still uses, nothing more may start on the node.
 
-    It began anew under its pod: a claim, or a start that slurmctld had lost. For any other job an annotation, which may
-    be edited, is no ground for a drain.
+    Only of a job that began anew under its pod: for any other an annotation, which may be edited, is no ground.
     """
     steps: list[Step] = []
     if facts.slurm_now - record.started < SETTLED:
@@ -84,7 +83,7 @@ def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[
         twin = facts.nodes.get(name)
         if twin is None or name in facts.drained:
             continue
-        here = [m.pod for m in running if m.pod.node == twin.name and restarted(facts, record, m.pod)]
+        here = [m.pod for m in running if m.pod.node == twin.name and _anew(facts, record, m.pod)]
         try:
             counted = set(devices.indices(text))
         except ProtocolError:
@@ -95,6 +94,13 @@ def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[
             told = f"pod {pod.ref} uses GPUs {devices.spell(used)}, its job {record.id} counts {devices.spell(counted)}"
             steps.append(DrainNode(node=name, reason=f"{DRAIN_PREFIX} {told}, until the pod is gone"))
     return tuple(steps[:1])
+
+
+def _anew(facts: Facts, record: JobRecord, pod: Pod) -> bool:
+    """A claim of ours (the Go project requires nodes as well, as candidates), or a start that slurmctld had lost."""
+    chosen = record.id == facts.fast_id or record.id in facts.probes
+    ours = chosen or (facts.held and SUBMITTED_ANNOTATION in pod.annotations)
+    return (bool(record.required) and ours) or restarted(facts, record, pod)
 
 
 def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:

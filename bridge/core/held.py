@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bridge.core.facts import Facts, Sight
-from bridge.core.model import JobRecord, JobSpec, Pod
+from bridge.core.model import JobId, JobRecord, JobSpec, Pod, is_ended
 from bridge.core.steps import Decision, NameJob, Step, SubmitHeld, Unhold
 from bridge.core.takeover import label_of
 from bridge.core.verdict import Reason, Verdict
@@ -41,6 +41,19 @@ def _outdated(pod: Pod, sight: Sight | None) -> bool:
     noted = pod.annotations.get(SUBMITTED_ANNOTATION, "")
     record = sight.record if sight is not None else None
     return record is not None and noted.isascii() and noted.isdigit() and round(record.submitted) < int(noted)
+
+
+def disputed(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> JobId | None:
+    """Another job that a pod names, and that may be alive: the name is the lock, and is not written over."""
+    for pod in pods if facts.held else ():
+        other = label_of(pod)
+        if other in (None, record.id) or other in facts.denied:
+            continue
+        sight = facts.sights.get(other)
+        known = sight.read if sight is not None and not _outdated(pod, sight) else None
+        if known is None or (facts.owns(known) and not is_ended(known.states)):
+            return other
+    return None
 
 
 def submit(facts: Facts, spec: JobSpec, told: Sequence[Step] = ()) -> Decision:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from bridge.core import held
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts
 from bridge.core.ledger import Busy
@@ -104,6 +105,9 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         return _devices_busy(facts, pods, record, busy)
     if facts.stuck:
         return lose(facts, pods, record, facts.stuck)
+    if (other := held.disputed(facts, pods, record)) is not None:
+        text = f"job {record.id} is granted, and the pod names job {other}: that is read first"
+        return Decision(verdict=Verdict(Reason.STALE, text), reads=(other,), again=held.LOOK)
     on_the_way = all(SCHEDULING_GATE not in pod.gates for pod in pods)
     if on_the_way and facts.granted_age > facts.limits.bind_timeout:
         text = (

@@ -17,7 +17,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
@@ -297,7 +297,7 @@ class JobWatcher:
         self.polls += 1
         self._started.append((self.polls, asked))
         vanished = [job for job in before if job not in ours]
-        for job in self._reissued(ours) if booted else ():
+        for job in tuple(self._reissued(ours, before, booted)):
             self._reads.forget(job)
         for job in vanished:
             self._gone.setdefault(job, self._now())
@@ -312,11 +312,19 @@ class JobWatcher:
         for job in ours if first else [*vanished, *covered]:
             self._tell(job)
 
-    def _reissued(self, ours: Mapping[JobId, States]) -> list[JobId]:
-        """Jobs with a number of Slurm's so young that a slurmctld which was killed may have given it to another."""
+    def _reissued(
+        self, ours: Mapping[JobId, States], before: Mapping[JobId, States], booted: bool
+    ) -> Iterator[JobId]:
+        """Jobs with a number of Slurm's that a slurmctld which was killed may have given to another: young ones, and
+        those that no poll has shown before, and that were read under an earlier boot."""
         since = self.boot_time - FORGETFUL
-        known = ((job, self.records.get(job)) for job in ours if job not in self._ids)
-        return [job for job, record in known if record and (not record.submitted or record.submitted > since)]
+        for job in ours if booted else ours.keys() - before.keys():
+            record = self.records.get(job)
+            if job in self._ids or record is None:
+                continue
+            young = not record.submitted or record.submitted > since
+            if (booted and young) or (job not in before and self.record_age(job) >= self.boot_age()):
+                yield job
 
     def _found(self, record: JobRecord) -> None:
         """By its mark. From the next poll on it is watched like any other of ours."""

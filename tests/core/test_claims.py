@@ -147,14 +147,14 @@ def test_a_job_that_began_anew_under_its_pod_and_counts_other_gpus_drains_its_no
     assert drained == (["n1"] if anew else [])
 
 
-@pytest.mark.parametrize(
-    "required", [(), (SlurmNode("n1"),)], ids=["ours", "of the Go project, with candidates"]
-)
-def test_an_edited_annotation_drains_no_node(required: tuple[SlurmNode, ...]) -> None:
+@pytest.mark.parametrize("job", [FIRST, JobId(4711)], ids=["ours", "of the Go project, with candidates"])
+def test_an_edited_annotation_drains_no_node(job: JobId) -> None:
     at = Condition(type="PodScheduled", status="True", changed=NOW - 300)
-    edited = bound(FIRST, annotations={GPUS_ANNOTATION: "6-7"}, conditions=(at,))
-    running = record(FIRST, "RUNNING", required=required, started=NOW - 301)
+    edited = bound(job, annotations={GPUS_ANNOTATION: "6-7"}, conditions=(at,))
+    required = () if job == FIRST else (SlurmNode("n1"),)
+    running = record(job, "RUNNING", required=required, started=NOW - 301)
     decision = decide(facts(edited, sights=(sight(running),)))
+    assert decision.verdict.reason == Reason.RUNNING
     assert not [s for s in decision.steps if isinstance(s, DrainNode)]
 
 
