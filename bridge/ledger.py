@@ -236,9 +236,9 @@ class Ledger:
             record, self._kube_name, lambda node: (*self.holders(node), *(h for h in also if h.node == node))
         )
 
-    def empty(self, names: Iterable[SlurmNode]) -> bool:
-        """No pod holds a GPU on any of these nodes."""
-        return not any(True for name in names for _ in self.holders(self._kube_name(name)))
+    def on(self, names: Iterable[SlurmNode]) -> tuple[Holder, ...]:
+        """Who holds GPUs on any of these nodes."""
+        return tuple(holder for name in names for holder in self.holders(self._kube_name(name)))
 
     def blind(self) -> str:
         """Why nothing can be said about containers; "" = all is well."""

@@ -25,6 +25,10 @@ class Holder:
     node: KubeNode
     gpus: frozenset[int] | None  # None: its annotation can't be read, so it may be any of them
 
+    def __str__(self) -> str:
+        gpus = "any" if self.gpus is None else devices.spell(self.gpus)
+        return f"{self.pod} on {self.node}: gpu {gpus}"
+
     def together(self, other: Holder) -> Holder:
         """With what the same pod may have there besides."""
         known = self.gpus is not None and other.gpus is not None

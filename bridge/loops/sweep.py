@@ -13,7 +13,7 @@ from bridge.apply import WriteDoor
 from bridge.core.breaker import Key
 from bridge.core.ghosts import at_rest
 from bridge.core.model import GroupKey, JobId, JobRecord, Uid
-from bridge.core.orphans import Listing, orphan
+from bridge.core.orphans import Listing, Orphan, orphan
 from bridge.core.steps import DrainNode, EndJob, Step
 from bridge.errors import BridgeError, NotFound
 from bridge.kube.client import KubeClient
@@ -77,12 +77,13 @@ class SweepLoop:
             del missing[uid]
         for key in self._snapshot.confirm_gone(missing):
             self._look_again(key)
-        for step in self._ends(suspects.values(), first, second):
-            mark = suspects[step.id].mark if isinstance(step, EndJob) else None
-            pods = zip(mark.uids, mark.pods, strict=False) if mark is not None else ()
+        for record, found in self._orphans(suspects.values(), first, second):
+            pods = zip(record.mark.uids, record.mark.pods, strict=False) if record.mark is not None else ()
             if any([await self._there(uid, ref) for uid, ref in pods]):
                 continue
-            await self._door.apply(step)
+            log.warning(found.verdict.text, reason=found.verdict.reason.value)
+            for step in _steps(record, found):
+                await self._door.apply(step)
 
     async def _there(self, uid: Uid, ref: str) -> bool:
         """Asked for by its name: lists may have been another cluster's."""
@@ -100,7 +101,10 @@ class SweepLoop:
         page = await self._kube.list_pods()
         return Listing(begun, frozenset(pod.uid for pod in page.items))
 
-    def _ends(self, suspects: Iterable[JobRecord], first: Listing, second: Listing) -> Iterable[Step]:
+    def _orphans(
+        self, suspects: Iterable[JobRecord], first: Listing, second: Listing
+    ) -> Iterable[tuple[JobRecord, Orphan]]:
+        """By the lists, and as many as the breaker lets through."""
         for record in suspects:
             found = orphan(
                 record,
@@ -117,12 +121,13 @@ class SweepLoop:
                 continue
             keys: tuple[Key, ...] = (record.id, *found.dead)
             asked = [self._guard.admit(key) for key in keys]
-            if not all(asked):
-                continue
-            verdict = found.verdict
-            log.warning(verdict.text, reason=verdict.reason.value)
-            for node in found.dead:
-                reason = f"{DRAIN_PREFIX} node not Ready; containers of job {record.id} may still run"
-                yield DrainNode(node=node, reason=reason)
-            note = f"exit unknown: {verdict.text}" if record.nodes else ""
-            yield EndJob(id=record.id, wait_status=None, why=verdict.text, note=note, mark=at_rest(record))
+            if all(asked):
+                yield record, found
+
+
+def _steps(record: JobRecord, found: Orphan) -> Iterable[Step]:
+    for node in found.dead:
+        reason = f"{DRAIN_PREFIX} node not Ready; containers of job {record.id} may still run"
+        yield DrainNode(node=node, reason=reason)
+    note = f"exit unknown: {found.verdict.text}" if record.nodes else ""
+    yield EndJob(id=record.id, wait_status=None, why=found.verdict.text, note=note, mark=at_rest(record))

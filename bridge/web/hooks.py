@@ -3,12 +3,15 @@
     POST /slurm/hint?job=N                 204 at once; 429 if there are too many
     GET /slurm/handover?job=N&nodes=LIST   200 {"clear":true} or {"clear":false,"holders":[…]}; 503: can't be told
 
+A 503 is no more to the hook than a bridge that is away, and it soon gives up: whoever may be in the way is named.
+
 Nobody proves who he is here, so nothing is decided on what comes in: a hint only makes us look, an answer goes to the
 one who asked, and both have a limit on what they can make us do. Any replica answers. Plain ASGI, like the extender.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,6 +32,8 @@ READS_PER_SECOND = 50.0  # of jobs in Slurm, for all that ask
 LISTS_PER_SECOND = 200.0  # of the pods of one node
 MOST_LISTS = 50  # that one question counts for
 READ_AGAIN = 1.0  # seconds between two reads of one job
+ANSWER = 1.5  # seconds after which an answer doesn't wait for the job's read any more: the hook gives it 2
+NAMED = 20  # holders in one answer: the hook reads it byte by byte
 REMEMBERED = 5.0  # seconds after the last question that a job's record is kept; the hook asks every second
 
 encode = msgspec.json.Encoder().encode
@@ -38,7 +43,7 @@ class Ledger(Protocol):
     """Who holds which GPUs; `bridge.ledger`."""
 
     def blind(self) -> str: ...
-    def empty(self, names: Iterable[SlurmNode]) -> bool: ...
+    def on(self, names: Iterable[SlurmNode]) -> tuple[Holder, ...]: ...
     def blocking(self, record: JobRecord, also: Collection[Holder] = ()) -> tuple[Claim, ...]: ...
 
 
@@ -61,6 +66,7 @@ class _Waiting:
 
     asked: float
     read: float = float("-inf")  # when Slurm was asked last
+    reading: asyncio.Task[JobRecord] | None = None  # outlives the question, as slurmrestd may be slow
     record: JobRecord | None = None
 
 
@@ -117,53 +123,81 @@ class Hooks:
         if self._ours(job):
             self.hint(job)
         try:
-            claims = () if self._ours(job) else await self._claims(job, nodes)
+            found = () if self._ours(job) else await self._in_the_way(job, nodes)
         except (Unclear, BridgeError) as error:
             HANDOVERS.labels("unknown").inc()
             return 503, Error(str(error))
-        HANDOVERS.labels("busy" if claims else "clear").inc()
-        if claims:
-            return 200, Clear(clear=False, holders=[str(claim) for claim in claims])
-        self._waiting.pop(job, None)
+        HANDOVERS.labels("busy" if found else "clear").inc()
+        if found:
+            return 200, Clear(clear=False, holders=[str(one) for one in found[:NAMED]])
+        self._forget(job)
         return 200, Clear(clear=True)
 
-    async def _claims(self, job: JobId, nodes: str) -> tuple[Claim, ...]:
-        if why := self._ledger.blind():
-            raise Unclear(why)
-        # "Clear" is final, and a watch may have been cut off a moment ago: it is said on the API server's word only.
-        if nodes and self._ledger.empty(names := _names(nodes)) and not await self._unseen(names):
-            return ()
-        record = await self._record(job)
-        if is_ended(record.states):
-            return ()
-        if not record.nodes:
-            raise Unclear(f"Slurm names no nodes for job {job}")
-        return self._ledger.blocking(record) or self._ledger.blocking(
-            record, await self._unseen(record.nodes)
-        )
+    async def _in_the_way(self, job: JobId, nodes: str) -> tuple[Claim | Holder, ...]:
+        asked, blind = self._clock(), self._ledger.blind()
+        there: Collection[Holder] = self._ledger.on(names := _names(nodes))
+        if not there:
+            if blind:
+                raise Unclear(blind)
+            # "Clear" is final, and a watch may have been cut off a moment ago: only the API server's word will do.
+            if names and not (there := await self._unseen(names)):
+                return ()
+        try:
+            record = await self._record(job, asked + ANSWER)
+            if is_ended(record.states):
+                return ()
+            if not record.nodes:
+                raise Unclear(f"Slurm names no nodes for job {job}")
+            claims = self._ledger.blocking(record)
+        except (Unclear, BridgeError):
+            if not there:
+                raise
+            return tuple(there)  # which GPUs the job has can't be told, so it may be theirs
+        if blind and not claims:
+            raise Unclear(blind)
+        return claims or self._ledger.blocking(record, await self._unseen(record.nodes))
 
     async def _unseen(self, names: Collection[SlurmNode]) -> Collection[Holder]:
         if not all(self._lists.spend() for _ in range(min(len(names), MOST_LISTS))):
             raise Unclear("too many ask at once")
         return await self._there(names)
 
-    async def _record(self, job: JobId) -> JobRecord:
+    async def _record(self, job: JobId, until: float) -> JobRecord:
         """What a job holds doesn't change while its prolog runs: one read a job."""
         now = self._clock()
-        self._waiting = {j: w for j, w in self._waiting.items() if now - w.asked < REMEMBERED}
+        for other in [j for j, w in self._waiting.items() if now - w.asked >= REMEMBERED]:
+            self._forget(other)
         known = self._waiting.setdefault(job, _Waiting(asked=now))
         known.asked = now
-        if known.record is None:
+        if known.record is not None:
+            return known.record
+        if known.reading is None or known.reading.done():
             if now - known.read < READ_AGAIN or not self._reads.spend():
                 raise Unclear(f"job {job} has not been read yet")
             known.read = now
-            known.record = await self._job(job)
-        return known.record
+            known.reading = asyncio.ensure_future(self._read(job, known))
+            known.reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        reading = known.reading
+        await asyncio.wait((reading,), timeout=max(0.0, until - now))
+        if reading.cancelled() or not reading.done():
+            raise Unclear(f"job {job} is being read")
+        return reading.result()
+
+    async def _read(self, job: JobId, known: _Waiting) -> JobRecord:
+        record = await self._job(job)
+        if record.nodes:  # else it was read before it had any
+            known.record = record
+        return record
+
+    def _forget(self, job: JobId) -> None:
+        known = self._waiting.pop(job, None)
+        if known is not None and known.reading is not None:
+            known.reading.cancel()
 
 
 def _names(text: str) -> list[SlurmNode]:
     try:
-        return [SlurmNode(name) for name in hostlist.expand(text)]
+        return [SlurmNode(name) for name in dict.fromkeys(hostlist.expand(text))]
     except UserError as error:
         raise Unclear(str(error)) from error
 

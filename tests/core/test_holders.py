@@ -183,10 +183,12 @@ def test_the_dead_of_a_node_that_nobody_asks_about_are_forgotten(desk: Desk) -> 
     assert sum(len(present) for present in desk.ledger._entries.values()) <= 2
 
 
-def test_nodes_without_holders_are_empty_whatever_else_is_asked_about(desk: Desk) -> None:
-    desk.put(old())
-    assert not desk.ledger.empty([SlurmNode("n2"), SlurmNode("n1")])
-    assert desk.ledger.empty([SlurmNode("n2"), SlurmNode("no-twin")])
+def test_the_holders_of_several_nodes_are_named_with_their_gpus(desk: Desk) -> None:
+    desk.put(old("0-1"))
+    desk.put(old("zero", uid=Uid("u2"), name="edited"))
+    found = desk.ledger.on([SlurmNode("n2"), SlurmNode("n1"), SlurmNode("no-twin")])
+    assert [str(one) for one in found] == ["default/old on n1: gpu 0-1", "default/edited on n1: gpu any"]
+    assert desk.ledger.on([SlurmNode("n2"), SlurmNode("no-twin")]) == ()
 
 
 def test_a_grant_over_the_place_of_a_pod_whose_job_slurm_has_lost_is_no_wait(desk: Desk) -> None:
@@ -352,7 +354,7 @@ def test_what_a_job_counted_before_it_was_placed_anew_is_nobodys(desk: Desk) -> 
 def test_a_node_that_left_kubernetes_still_has_holders(desk: Desk) -> None:
     desk.put(old())
     desk.store.nodes.drop(NODES[SlurmNode("n1")])
-    assert not desk.ledger.empty([SlurmNode("n1")])
+    assert desk.ledger.on([SlurmNode("n1")])
     assert [str(claim) for claim in desk.ledger.blocking(record(FIRST, "RUNNING"))] == [
         "default/old on n1: gpu 0-1"
     ]

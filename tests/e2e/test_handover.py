@@ -18,7 +18,7 @@ from tests.e2e.kube import Object
 from tests.e2e.scene import Scene
 from tests.e2e.stack import Stack
 from tests.e2e.stages import own, staged
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import eventually, throughout
 
 pytestmark = pytest.mark.real
 
@@ -114,6 +114,19 @@ def test_a_native_job_starts_when_the_pod_before_it_is_dead(scene: Scene) -> Non
     first, last = said(log, job)
     assert f"{scene.namespace}/old on n1: gpu 0-7" in first
     assert "are clear" in last
+
+
+def test_while_slurmrestd_is_away_a_native_job_waits_for_the_pods_on_its_node(scene: Scene) -> None:
+    old = stubborn(scene)
+    job, started = native(scene)
+    with configured(scene.stack, SILENT=1) as log:
+        with scene.stack.stopped("slurmrestd"):
+            scene.slurm.scancel(k.job_label(old))
+            eventually("the hook waits", lambda: said(log, job), within=GRACE)
+            throughout("it has not started", 10.0, lambda: not started.exists())
+        eventually("its script starts", lambda: started.exists() and started.read_text(), within=GRACE + 90)
+    assert float(started.read_text()) >= died(scene, k.uid(old))
+    assert f"{scene.namespace}/old on n1: gpu 0-7" in said(log, job)[0]
 
 
 def test_a_native_job_beside_pods_that_hold_other_gpus_starts_at_once(scene: Scene) -> None:

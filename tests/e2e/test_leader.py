@@ -21,8 +21,9 @@ BURST = 200
 MOMENTS = range(0, BURST, 20)  # so many pods of a burst are bound when the leader is killed; a burst each
 PODS = 5
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/slurm/leases/slurm-bridge"
-# Seconds from the kill to the first binding of a pod that nobody had handed over before it, in the middle of all kills.
-# Fifteen are promised, on a machine that doesn't create two hundred pods at the same moment.
+# Seconds from the kill to the first binding of a pod that nobody had handed over before it: in the middle of all kills,
+# and of any one, on a machine that creates two hundred pods at the same moment.
+PROMISED = 15.0
 TAKEOVER = 40.0
 
 
@@ -57,7 +58,8 @@ def test_the_leader_is_killed_at_every_stage_of_a_burst_and_the_other_goes_on(
     print("moment, new leader after, first new binding after (seconds):")
     for moment, led, bound in figures:
         print(f"{moment:6} {led:6.1f} {bound:6.1f}")
-    assert median(bound for _, _, bound in figures) < TAKEOVER
+    assert median(bound for _, _, bound in figures) <= PROMISED
+    assert max(bound for _, _, bound in figures) < TAKEOVER
 
     eventually("every job has ended", lambda: not scene.slurm.live_jobs_of(*uids), within=120, every=1.0)
     jobs = scene.real_jobs_of(uids)

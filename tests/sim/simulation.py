@@ -22,6 +22,7 @@ from bridge.core.identity import parse
 from bridge.core.model import JobId, Mark, is_ended
 from bridge.kube.client import KubeClient
 from bridge.loops import groups
+from bridge.web.app import App
 from tests.sim.kubelets import Kubelets
 from tests.sim.wires import Wires, ask
 from tests.sim.witness import Witness
@@ -149,6 +150,10 @@ class Simulation:
 
     def up(self, name: str = "a") -> bool:
         return name in self._replicas
+
+    def app(self, name: str = "a") -> App:
+        """What answers its port."""
+        return self._replicas[name].bridge.app
 
     async def crash(self, name: str = "a") -> None:
         replica = self._replicas.pop(name, None)

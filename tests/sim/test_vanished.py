@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.core.model import JobId, SlurmNode, is_ended
+from tests.sim.accidents import kube
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import play, running
 
@@ -188,6 +189,21 @@ def test_an_orphan_on_a_dead_node_is_ended_only_after_the_node_is_drained(tmp_pa
         assert sim.jobs_of(uid), "its grace and the margin are not over"
         await sim.until(lambda: not sim.jobs_of(uid), 120.0)
         assert sim.slurm.nodes[SlurmNode(node)].reason.startswith("slurm-bridge: ")
+
+    play(tmp_path, scene)
+
+
+def test_a_pod_that_lists_deny_costs_neither_its_job_nor_its_node(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        uid, node = await alone(sim)
+        await sim.crash()
+        sim.set_ready(node, False)
+        sim.kube.faults.plan(kube("empty-list"), verb="list", resource="pods", times=1000)
+        sim.start()
+        await sim.settle(300.0)
+        assert sim.jobs_of(uid)
+        assert not sim.slurm.nodes[SlurmNode(node)].drained
 
     play(tmp_path, scene)
 

@@ -116,8 +116,10 @@ class Witness:
                 continue
             if (now := left.get(pod.uid)) is not None and not now.deleted:
                 continue
-            cancelled = {job.id for job in change.after.own(pod.uid) if "CANCELLED" in job.states}
-            if cancelled and cancelled <= self._ended:
+            own = change.after.own(pod.uid)
+            cancelled = {job.id for job in own if "CANCELLED" in job.states}
+            late = any("DEADLINE" in job.states for job in own)
+            if cancelled and cancelled <= self._ended and not late:
                 text = f"pod {pod.ref} was deleted for the end of a job that the bridge itself ended"
                 yield Violation("own_end", text)
 

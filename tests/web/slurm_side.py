@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from bridge.core.jobid import IdRange
 from bridge.core.ledger import Claim, Holder
@@ -29,6 +31,8 @@ class SlurmSide:
         self.failure: BridgeError | None = None
         self.unseen: tuple[Holder, ...] = ()  # by the API server's own word
         self.silent: BridgeError | None = None  # it gives none
+        self.answers = asyncio.Event()  # slurmrestd does
+        self.answers.set()
         self.reads: list[JobId] = []
         self.hinted: list[JobId] = []
         self.hooks = Hooks(
@@ -43,8 +47,8 @@ class SlurmSide:
     def blind(self) -> str:
         return self.why_blind
 
-    def empty(self, names: Iterable[SlurmNode]) -> bool:
-        return not self.holders_on.intersection(names)
+    def on(self, names: Iterable[SlurmNode]) -> tuple[Holder, ...]:
+        return tuple(replace(HOLDER, node=KubeNode(name)) for name in names if name in self.holders_on)
 
     def blocking(self, record: JobRecord, also: Collection[Holder] = ()) -> tuple[Claim, ...]:
         return self.claims or tuple(Claim(holder=holder, gpus="0-1") for holder in also)
@@ -56,6 +60,7 @@ class SlurmSide:
 
     async def job(self, job: JobId) -> JobRecord:
         self.reads.append(job)
+        await self.answers.wait()
         if self.failure is not None:
             raise self.failure
         if self.record is None:

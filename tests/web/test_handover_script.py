@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -47,6 +49,44 @@ class Bridge:
         writer.close()
 
 
+WALL = """
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+static long ahead(void) {
+    long seconds = 0;
+    FILE *file = fopen(getenv("AHEAD"), "r");
+    if (file && fscanf(file, "%ld", &seconds) != 1) seconds = 0;
+    if (file) fclose(file);
+    return seconds;
+}
+int gettimeofday(struct timeval *found, void *zone) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    found->tv_sec = now.tv_sec + ahead();
+    found->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t *found) {
+    struct timeval now;
+    gettimeofday(&now, 0);
+    if (found) *found = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+
+
+@dataclass
+class Wall:
+    file: Path
+    environment: dict[str, str]
+
+    def jump(self, seconds: int) -> None:
+        self.file.write_text(str(seconds))
+
+
 @dataclass
 class Run:
     status: int
@@ -62,6 +102,17 @@ async def bridge() -> AsyncIterator[Bridge]:
     await found.stop()
 
 
+@pytest.fixture
+def wall(tmp_path: Path) -> Wall:
+    """A wall clock that can be set, for a program that is run with `wall.environment`."""
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("needs a C compiler")
+    source, library = tmp_path / "wall.c", tmp_path / "wall.so"
+    source.write_text(WALL)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    return Wall(tmp_path / "ahead", {"LD_PRELOAD": str(library), "AHEAD": str(tmp_path / "ahead")})
+
+
 async def run(environment: dict[str, str], program: Path = PROGRAM) -> Run:
     """With nothing but this in its environment, as slurmctld does it, and all that it says on one pipe."""
     began = time.monotonic()
@@ -72,15 +123,21 @@ async def run(environment: dict[str, str], program: Path = PROGRAM) -> Run:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    # The pipe ends when nobody has it any more: a child left over would hold it.
-    said, _ = await asyncio.wait_for(process.communicate(), 30)
+    try:
+        # The pipe ends when nobody has it any more: a child left over would hold it.
+        said, _ = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        if process.returncode is None:
+            process.kill()
     assert process.returncode is not None
     return Run(process.returncode, said.decode(), time.monotonic() - began)
 
 
-async def prolog(bridge: Bridge, job: str = NATIVE, **settings: str) -> Run:
+async def prolog(bridge: Bridge, job: str = NATIVE, program: Path = PROGRAM, **settings: str) -> Run:
     slurm = {"SLURM_SCRIPT_CONTEXT": "prolog_slurmctld", "SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": "n[1-2]"}
-    return await run({"SLURM_BRIDGE": bridge.address, "SLURM_BRIDGE_LOG": "/dev/stderr"} | slurm | settings)
+    return await run(
+        {"SLURM_BRIDGE": bridge.address, "SLURM_BRIDGE_LOG": "/dev/stderr"} | slurm | settings, program
+    )
 
 
 async def test_a_native_job_whose_gpus_are_clear_starts_after_one_question(bridge: Bridge) -> None:
@@ -111,6 +168,54 @@ async def test_a_wait_ends_at_its_bound_in_the_way_the_site_has_chosen(
     assert word in done.said
     assert "ns/old" in done.said.splitlines()[-1]
     assert done.seconds < 5
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600])
+async def test_a_wall_clock_that_jumps_neither_ends_a_wait_nor_makes_it_longer(
+    bridge: Bridge, wall: Wall, seconds: int
+) -> None:
+    bridge.answers = (BUSY,)
+    waits = asyncio.ensure_future(prolog(bridge, NATIVE, PROGRAM, SLURM_BRIDGE_WAIT="4", **wall.environment))
+    await asyncio.sleep(1.5)
+    wall.jump(seconds)
+    done = await waits
+    assert 3.0 < done.seconds < 8.0
+
+
+def by_its_own_clock(folder: Path) -> tuple[Path, Path]:
+    """The program, and the file that it takes for the machine's uptime."""
+    program, clock = folder / "handover", folder / "uptime"
+    program.write_text(PROGRAM.read_text().replace("/proc/uptime", str(clock)))
+    program.chmod(0o755)
+    return program, clock
+
+
+@pytest.mark.parametrize("told", [None, "", "soon 1.0\n"], ids=["none", "empty", "odd"])
+async def test_without_a_clock_a_wait_is_as_long_as_its_pauses(
+    bridge: Bridge, tmp_path: Path, told: str | None
+) -> None:
+    program, clock = by_its_own_clock(tmp_path)
+    if told is not None:
+        clock.write_text(told)
+    bridge.answers = (BUSY,)
+    done = await prolog(bridge, program=program, SLURM_BRIDGE_WAIT="2")
+    assert 1.9 < done.seconds < 6.0
+    assert len(bridge.asked) == 3
+    assert "uptime" not in done.said
+
+
+async def test_a_clock_that_is_lost_for_a_moment_ends_no_wait(bridge: Bridge, tmp_path: Path) -> None:
+    program, clock = by_its_own_clock(tmp_path)
+    bridge.answers = (BUSY,)
+    waits = asyncio.ensure_future(prolog(bridge, program=program, SLURM_BRIDGE_WAIT="30"))
+    await asyncio.sleep(0.5)
+    clock.write_text("100000.50 7.00\n")
+    await asyncio.sleep(1.5)
+    assert not waits.done()
+    clock.write_text("100040.50 7.00\n")
+    done = await waits
+    assert "not clear" in done.said.splitlines()[-1]
+    assert done.seconds < 6.0
 
 
 @pytest.mark.parametrize("answers", [(SILENCE,), (UNKNOWN,), ("404 Not Found|",)], ids=["hung", "503", "404"])

@@ -11,9 +11,10 @@ import pytest
 from bridge.core.ledger import Claim
 from bridge.core.model import JobId
 from bridge.errors import Unreachable
+from bridge.web import hooks
 from bridge.web.app import App
 from bridge.web.extender import Extender
-from bridge.web.hooks import HINTS_PER_SECOND, LISTS_PER_SECOND, MOST_LISTS, READS_PER_SECOND
+from bridge.web.hooks import HINTS_PER_SECOND, LISTS_PER_SECOND, MOST_LISTS, NAMED, READS_PER_SECOND
 from bridge.web.pages import pages
 from tests.web.slurm_side import HOLDER, NATIVE, OURS, SlurmSide
 from tests.web.test_extender import View, Writer
@@ -163,11 +164,9 @@ async def test_a_job_that_ended_under_its_prolog_waits_for_nothing(
     assert await ask(http) == (200, {"clear": True})
 
 
-@pytest.mark.parametrize("trouble", ["blind", "unreachable", "absent", "without nodes", "broken list"])
-async def test_what_cannot_be_told_is_never_clear(
-    http: httpx.AsyncClient, side: SlurmSide, trouble: str
-) -> None:
-    nodes = "n1"
+def in_trouble(side: SlurmSide, trouble: str) -> str:
+    """The nodes that the hook names."""
+    assert side.record is not None
     match trouble:
         case "blind":
             side.why_blind = "watches are old"
@@ -176,14 +175,91 @@ async def test_what_cannot_be_told_is_never_clear(
         case "absent":
             side.record = None
         case "without nodes":
-            assert side.record is not None
             side.record = replace(side.record, nodes=())
+        case "hung":
+            side.answers.clear()
         case "broken list":
-            nodes = "n[1-"
-    status, answer = await ask(http, nodes=nodes)
+            return "n[1-"
+        case "no list":
+            side.failure = Unreachable("slurmrestd does not answer")
+            return ""
+    return "n1"
+
+
+@pytest.mark.parametrize("trouble", ["blind", "broken list", "no list"])
+async def test_what_cannot_be_told_is_never_clear(
+    http: httpx.AsyncClient, side: SlurmSide, trouble: str
+) -> None:
+    status, answer = await ask(http, nodes=in_trouble(side, trouble))
     assert status == 503
     assert isinstance(answer, dict)
     assert answer["error"]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for slurmrestd for long."""
+    monkeypatch.setattr(hooks, "ANSWER", 0.1)
+
+
+UNREAD = ["unreachable", "absent", "without nodes", "hung"]
+
+
+@pytest.mark.parametrize("trouble", UNREAD)
+@pytest.mark.parametrize("told", ["by the watch", "by the API server"])
+async def test_a_job_that_cannot_be_read_waits_for_whoever_has_gpus_on_its_nodes(
+    http: httpx.AsyncClient, side: SlurmSide, soon: None, trouble: str, told: str
+) -> None:
+    """The hook takes a 503 for a bridge that is away, and starts the job soon."""
+    nodes = in_trouble(side, trouble)
+    if told == "by the API server":
+        side.holders_on, side.unseen = set(), (HOLDER,)
+    for _ in range(2):  # at once again, when the job may not even be asked for
+        assert await ask(http, nodes=nodes) == (200, {"clear": False, "holders": ["ns/old on n1: gpu 0-1"]})
+    side.holders_on, side.unseen = set(), ()
+    assert await ask(http, nodes=nodes) == (200, {"clear": True})
+
+
+async def test_a_blind_bridge_still_names_those_that_it_saw(http: httpx.AsyncClient, side: SlurmSide) -> None:
+    side.why_blind, side.claims = "watches are old", (CLAIM,)
+    assert await ask(http) == (200, {"clear": False, "holders": ["ns/old on n1: gpu 0-1"]})
+    side.failure, side.now = Unreachable("slurmrestd does not answer"), side.now + 60.0
+    assert await ask(http) == (200, {"clear": False, "holders": ["ns/old on n1: gpu 0-1"]})
+    side.holders_on = set()
+    assert (await ask(http))[0] == 503
+
+
+async def test_a_slow_read_is_waited_for_once_and_its_answer_is_taken(
+    http: httpx.AsyncClient, side: SlurmSide, soon: None
+) -> None:
+    in_trouble(side, "hung")
+    for _ in range(2):
+        assert (await ask(http))[1] == {"clear": False, "holders": ["ns/old on n1: gpu 0-1"]}
+        side.now += 2.0
+    side.answers.set()
+    assert await ask(http) == (200, {"clear": True})
+    assert side.reads == [NATIVE]
+
+
+async def test_a_job_that_had_no_nodes_when_it_was_read_is_read_again(
+    http: httpx.AsyncClient, side: SlurmSide
+) -> None:
+    record = side.record
+    in_trouble(side, "without nodes")
+    await ask(http)
+    side.record, side.now = record, side.now + 1.0
+    assert await ask(http) == (200, {"clear": True})
+
+
+async def test_an_answer_stays_short_however_many_are_in_the_way(
+    http: httpx.AsyncClient, side: SlurmSide
+) -> None:
+    """bash reads it byte by byte, in the two seconds that the hook has for a request."""
+    side.holders_on = {f"n{i}" for i in range(1, 1001)}
+    in_trouble(side, "unreachable")
+    status, answer = await ask(http, nodes="n[1-1000]")
+    assert isinstance(answer, dict)
+    assert (status, answer["clear"], len(answer["holders"])) == (200, False, NAMED)
 
 
 async def test_a_failed_read_is_repeated_after_a_second_and_not_before(
@@ -191,7 +267,7 @@ async def test_a_failed_read_is_repeated_after_a_second_and_not_before(
 ) -> None:
     side.failure = Unreachable("slurmrestd does not answer")
     for _ in range(5):
-        assert (await ask(http))[0] == 503
+        await ask(http)
     assert len(side.reads) == 1
     side.now, side.failure = side.now + 1.0, None
     assert await ask(http) == (200, {"clear": True})
@@ -199,6 +275,6 @@ async def test_a_failed_read_is_repeated_after_a_second_and_not_before(
 
 async def test_a_flood_of_questions_does_not_reach_slurm(http: httpx.AsyncClient, side: SlurmSide) -> None:
     side.claims = (CLAIM,)
-    answers = [(await ask(http, JobId(10_000 + i)))[0] for i in range(100)]
-    assert answers.count(200) == len(side.reads) == READS_PER_SECOND
-    assert answers.count(503) == 100 - READS_PER_SECOND
+    answers = [await ask(http, JobId(10_000 + i)) for i in range(100)]
+    assert len(side.reads) == READS_PER_SECOND
+    assert all(answer == (200, {"clear": False, "holders": [str(CLAIM)]}) for answer in answers)

@@ -1,0 +1,61 @@
+"""What the hook of a native job is told while Slurm takes a pod's GPUs away, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.core.model import JobId
+from tests.sim.simulation import Simulation
+from tests.sim.test_story import play
+from tests.sim.test_vanished import alone
+
+WAIT = 120.0  # seconds that the hook waits for one who is named
+
+
+async def told(sim: Simulation, job: JobId, nodes: str) -> tuple[int, dict[str, Any]]:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    query = f"job={job}&nodes={nodes}".encode()
+    scope = {"type": "http", "method": "GET", "path": "/slurm/handover", "query_string": query, "headers": []}
+    await sim.app()(scope, receive, send)
+    return sent[0]["status"], json.loads(sent[-1]["body"])
+
+
+@pytest.mark.parametrize("away", ["refuses", "hangs"])
+def test_while_slurmrestd_is_away_a_native_job_waits_for_the_pods_on_its_nodes(
+    tmp_path: Path, away: str
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        _, node = await alone(sim, "old", gpus=8)
+        job = sim.job_of("old")
+        if away == "refuses":
+            sim.slurm.down = True
+        else:
+            sim.slurm.latency = 600.0
+        sim.slurm.end(job, "CANCELLED")  # by a person; slurmctld itself works on
+        native = sim.slurm.native(gpus=8)
+        assert native.nodes == (node,)
+        for _ in range(int(WAIT)):
+            before = sim.wall()
+            status, answer = await told(sim, native.id, node)
+            assert sim.wall() - before < 2.0, "the hook has given up"
+            assert (status, answer["clear"]) == (200, False)
+            assert answer["holders"] == [f"default/old on {node}: gpu 0-7"]
+            await sim.settle(1.0)
+        sim.slurm.down, sim.slurm.latency = False, 0.0
+        await sim.until(lambda: sim.pod("old") is None, 90.0)
+        await sim.settle(30.0)
+        assert await told(sim, native.id, node) == (200, {"clear": True})
+
+    play(tmp_path, scene, nodes=1)
