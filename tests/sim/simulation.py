@@ -326,7 +326,8 @@ class _Replica:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():
+            me = asyncio.current_task()
+            if task.cancelled() and not (me and me.cancelling()):
                 return {"error": "connection reset"}
             raise
 
