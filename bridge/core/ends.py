@@ -97,7 +97,7 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
     ordinary = record.id in facts.seen_running and (
         bool(record.states & ORDINARY_ENDS) or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
     )
-    freed = verdict.reason is Reason.JOB_ENDED
+    freed = verdict.reason is Reason.JOB_ENDED or not record.states
     unreachable = {m.pod.node for m in running if m.pod.node and m.node_dead_for and freed}
     reason = f"{DRAIN_PREFIX} node not Ready; job {record.id} lost it, and its containers may still run"
     names = [name for name, node in facts.nodes.items() if node.name in unreachable]
