@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bridge.core import devices, held
 from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.ends import end_doubles, end_pods, restarted
+from bridge.core.ends import end_doubles, end_pods, recalled, restarted
 from bridge.core.facts import Facts, Member, Sight
 from bridge.core.ledger import holding
 from bridge.core.limits import rest, shortened
@@ -34,8 +34,14 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         text = f"job {sight.id} is no longer in Slurm, and the pod is being deleted: its place is not asked for again"
         return Decision(verdict=Verdict(Reason.DRAINING, text))
     text = f"job {sight.id} is no longer in Slurm; the pod is kept and its place asked for again"
+    absent = Verdict(Reason.JOB_ABSENT, text)
+    unasked = (sight.id,) if sight.id in facts.recallable and sight.id not in facts.doubted else ()
     if sight.states is None and sight.id not in facts.denied and sight.id not in facts.doubted:
-        return Decision(verdict=Verdict(Reason.JOB_ABSENT, text), reads=(sight.id,), again=2.0)
+        return Decision(verdict=absent, reads=(sight.id,), recalls=unasked, again=2.0)
+    if (end := recalled(facts, [m.pod for m in running], sight)) is not None:
+        return end_pods(facts, running, *end)
+    if unasked:
+        return Decision(verdict=absent, recalls=unasked, again=2.0)
     left = rest(facts, running, sight.record)
     certain = sight.states is None or facts.claim_refused is not None
     if left is not None and left <= 0 and certain and not facts.boot_grace:

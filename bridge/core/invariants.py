@@ -242,8 +242,8 @@ def positive_evidence(change: Change) -> Iterator[str]:
 
     For a pod on a node: the job that holds it ended, is being preempted, or is within grace and margin of its time
     limit; somebody cancelled the job that asked for its place anew; or slurmctld, settled again after a boot, has the
-    pod's job elsewhere or waiting, refused to give it its place anew, or has no job of a pod whose time limit is over.
-    For one that waits: its job was cancelled, or missed its deadline. While slurmctld settles, a NODE_FAIL says nothing.
+    pod's job elsewhere or waiting, refused to give it its place anew, or has none while the pod's time limit is over.
+    For one that waits: its job was cancelled, or missed its deadline. A NODE_FAIL says nothing while slurmctld settles.
     """
     after = {pod.uid: pod for pod in change.after.pods}
     for pod in change.before.pods:

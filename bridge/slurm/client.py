@@ -10,7 +10,6 @@ In: SlurmSettings, and a transport in tests. Out: values of core.model. What mus
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,23 +33,21 @@ from bridge.errors import (
     UnknownOutcome,
     UserError,
 )
-from bridge.slurm import faults, translate, wire
+from bridge.slurm import faults, translate, versions, wire
 from bridge.slurm.auth import TokenAuth, TokenFile
 from bridge.slurm.rights import Rights
 
-SUPPORTED: Final = (45, 44, 43, 42)  # data_parser v0.0.N, newest first
 FIRST_WITH_CONF: Final = (
     45  # GET conf, which tells the boot; before that /diag tells when its statistics began
 )
 POLL_LANE: Final = 2  # a poll and a ping beside the ordinary requests
 READ_LANE: Final = 3  # reads of granted jobs hold GPUs up: they don't queue behind submits
+ACCOUNTING_LANE: Final = 1  # slurmdbd may be slow, and each question holds a thread of slurmrestd
 CONNECT_TIMEOUT: Final = 5.0  # seconds
 PING_TIMEOUT: Final = 2.0  # seconds; 2 ms when all is well, 60 ms when slurmctld is down
 
 Observe = Callable[[str, int, float, int], None]  # method and route, HTTP status or 0, seconds, bytes
 A = TypeVar("A", bound=wire.Envelope)
-
-_ROUTE = re.compile(r"^/slurm/v0\.0\.(\d+)/job/submit$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +67,7 @@ class SlurmClient:
         transport: httpx.AsyncBaseTransport | None = None,
         observe: Observe | None = None,
     ) -> None:
-        lanes = settings.concurrentRequests + POLL_LANE + READ_LANE
+        lanes = settings.concurrentRequests + POLL_LANE + READ_LANE + ACCOUNTING_LANE
         self.token = TokenFile(settings.slurmTokenFile)
         self.rights = Rights(settings.jobIds, self.token)
         self._settings = settings
@@ -89,8 +86,10 @@ class SlurmClient:
         self._ordinary = asyncio.Semaphore(settings.concurrentRequests)
         self._polls = asyncio.Semaphore(POLL_LANE)
         self._jobs = asyncio.Semaphore(READ_LANE)
+        self._accounts = asyncio.Semaphore(ACCOUNTING_LANE)
         self._connecting = asyncio.Lock()
         self._version = 0
+        self.accounting = False  # slurmrestd can ask slurmdbd
         self._release = (0, 0)
         self.slurm_time = 0.0  # slurmctld's own clock when it was last asked for its boot time; 0.0 = never
 
@@ -126,14 +125,8 @@ class SlurmClient:
             document = msgspec.json.decode(raw, type=wire.OpenApi)
         except msgspec.DecodeError as error:
             raise ProtocolError(f"GET /openapi/v3: not an OpenAPI document: {error}") from error
-        served = {int(m[1]) for m in map(_ROUTE.match, document.paths) if m}
-        common = [v for v in SUPPORTED if v in served]
-        if not common:
-            raise ProtocolError(
-                f"slurmrestd serves data_parser v0.0.N for N in {sorted(served)}, we know {SUPPORTED}; "
-                "Slurm 24.11 to 26.05 is supported, with openapi/slurmctld among slurmrestd's plugins"
-            )
-        self._version = common[0]
+        self._version = versions.chosen(document)
+        self.accounting = versions.accounts(document, self._version)
         self._note_release(document.info.slurm.version)
 
     async def close(self) -> None:
@@ -184,6 +177,14 @@ class SlurmClient:
             return translate.record(found)
         except UserError as error:
             raise ProtocolError(f"GET job/{job}: {error}") from error
+
+    async def accounted(self, job: JobId, timeout: float) -> JobRecord | None:
+        """What Slurm's accounting has under this id, of the last submit. None: nothing of this Slurm cluster."""
+        route = "slurmdb/job/{id}"
+        answer = await self._read(
+            route, f"job/{job}", wire.AccountedAnswer, lane=self._accounts, timeout=timeout, base="slurmdb"
+        )
+        return translate.accounted(answer, job)
 
     async def partitions(self) -> dict[str, Partition]:
         """By name."""
@@ -308,10 +309,17 @@ class SlurmClient:
                     await self._negotiate()
 
     async def _read(
-        self, route: str, path: str, shape: type[A], *, lane: asyncio.Semaphore, timeout: float | None = None
+        self,
+        route: str,
+        path: str,
+        shape: type[A],
+        *,
+        lane: asyncio.Semaphore,
+        timeout: float | None = None,
+        base: str = "slurm",
     ) -> A:
         await self._connected()
-        raw = await self._exchange("GET", route, f"/slurm/{self.version}/{path}", lane=lane, timeout=timeout)
+        raw = await self._exchange("GET", route, f"/{base}/{self.version}/{path}", lane=lane, timeout=timeout)
         what = f"GET {path}"
         try:
             answer = msgspec.json.decode(raw, type=shape)

@@ -19,6 +19,7 @@ from bridge.slurm import wire
 FIRST_EXTERNAL = 43  # data_parser v0.0.43 (Slurm 25.05) knows jobs without a process of Slurm's own
 FIRST_WITHOUT_CWD = 44  # before 25.11 even those need a working directory
 TEXT_LIMIT = 1024  # bytes
+NO_NODES = "None assigned"  # what accounting calls an empty list
 COMMENT_LIMIT = 4096  # characters of admin_comment that a JobRecord keeps
 
 # Only for Slurm without external jobs: the placeholder is a process that waits to be ended.
@@ -191,6 +192,29 @@ def record(job: wire.Job) -> JobRecord:
         comment=job.admin_comment[:COMMENT_LIMIT],
         listed=identity.listed(job.admin_comment),
         required=_nodes(job.required_nodes),
+    )
+
+
+def accounted(answer: wire.AccountedAnswer, job: JobId) -> JobRecord | None:
+    """The last submit of that id in our own Slurm cluster. Raises UserError when the node list can't be expanded."""
+    ours = answer.meta.slurm.cluster
+    rows = [row for row in answer.jobs if row.job_id == job and (not ours or row.cluster in ("", ours))]
+    if not rows:
+        return None
+    last = max(rows, key=lambda row: row.time.submission)
+    return JobRecord(
+        id=job,
+        states=states_of(last.state.current),
+        submitted=last.time.submission,
+        started=last.time.start,
+        ended=last.time.end,
+        nodes=_nodes("" if last.nodes == NO_NODES else last.nodes),
+        name=last.name,
+        user=last.user,
+        partition=last.partition,
+        time_limit=last.time.limit.limit,
+        mark=identity.parse(last.comment.administrator),
+        comment=last.comment.administrator[:COMMENT_LIMIT],
     )
 
 

@@ -25,6 +25,7 @@ from bridge.config import SlurmSettings
 from bridge.core.jobid import IdRange
 from bridge.core.model import JobId, JobRecord, Partition, States, is_ended
 from bridge.errors import BridgeError, Busy, Denied, ProtocolError, Unreachable, trim
+from bridge.slurm.archive import Archive
 from bridge.slurm.census import FORGETFUL, Census
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.pause import Pause
@@ -84,6 +85,7 @@ class JobWatcher:
         self._rest = Pause(monotonic, sleep)
         self._reads = Reads(client, settings, self._tell, monotonic, sleep)
         self._census = Census(client, self._found, monotonic, sleep)
+        self._archive = Archive(client, self._tell, monotonic, sleep)
         self._held = False  # as last said: Slurm numbers our jobs
 
     def __contains__(self, job: JobId) -> bool:
@@ -115,6 +117,14 @@ class JobWatcher:
     def denied(self, jobs: Iterable[JobId]) -> frozenset[JobId]:
         """Those that are not in the last complete poll, and of which Slurm said so when it was asked for them."""
         return frozenset(self._reads.denied.intersection(jobs)) if self._reads.denied else frozenset()
+
+    def recalled(self, jobs: Iterable[JobId]) -> Mapping[JobId, JobRecord]:
+        """What Slurm's accounting has of those that slurmctld doesn't list, as far as it was asked."""
+        return self._archive.records(jobs)
+
+    def recallable(self, jobs: Iterable[JobId]) -> frozenset[JobId]:
+        """Those that may have ended unseen, and whose answer from Slurm's accounting is worth waiting for."""
+        return self._archive.open(job for job in jobs if self.newest(job) is None)
 
     def covers(self, job: JobId) -> bool:
         """The last complete poll looked for this job: its absence there says something."""
@@ -188,6 +198,10 @@ class JobWatcher:
         """Read this job in full, before all others. `changed` is called if that brings news."""
         self._reads.want(job)
 
+    def recall(self, job: JobId) -> None:
+        """Ask Slurm's accounting for this job. `changed` is called when there is an answer, whatever it is."""
+        self._archive.want(job)
+
     def hint(self, job: JobId) -> None:
         """Somebody says that this job changes about now: looks follow, and nothing else."""
         self._rest.hint()
@@ -208,6 +222,7 @@ class JobWatcher:
                 tasks.create_task(reader, name=f"slurm-read-{number}")
             tasks.create_task(self._look_at_partitions(), name="slurm-partitions")
             tasks.create_task(self._census.run(), name="slurm-census")
+            tasks.create_task(self._archive.run(), name="slurm-archive")
             while True:
                 began = self._now()
                 try:
@@ -292,11 +307,12 @@ class JobWatcher:
             self._caught_up = self._now() + CATCH_UP
         if asked - self._asked > self._settings.freshness or booted:
             self._fresh_since = asked
+        vanished = [job for job in before if job not in ours]
+        self._archive.polled(ours, vanished, asked - self._asked)
         self._states = ours
         self._asked = asked
         self.polls += 1
         self._started.append((self.polls, asked))
-        vanished = [job for job in before if job not in ours]
         for job in tuple(self._reissued(ours, before, booted)):
             self._reads.forget(job)
         for job in vanished:

@@ -55,6 +55,7 @@ class Version(Wire, frozen=True):
 
 class Slurm(Wire, frozen=True):
     version: Version = Version()
+    cluster: str = ""  # ClusterName
 
 
 class Meta(Wire, frozen=True):
@@ -117,6 +118,42 @@ class Job(Wire, frozen=True):
 
 class JobAnswer(Envelope, frozen=True, kw_only=True):
     jobs: tuple[Job, ...]
+
+
+# --- GET /slurmdb/…/job/{id} ----------------------------------------------------------------------
+
+
+class AccountedState(Wire, frozen=True):
+    current: tuple[str, ...] = ()
+
+
+class AccountedTime(Wire, frozen=True):
+    submission: float = 0
+    start: float = 0
+    end: float = 0  # 0 while it runs, as far as slurmdbd knows
+    limit: Number = UNSET
+
+
+class AccountedComment(Wire, frozen=True):
+    administrator: str = ""  # slurmctld sends it with the job's end, not before
+
+
+class Accounted(Wire, frozen=True):
+    job_id: int
+    state: AccountedState
+    time: AccountedTime
+    cluster: str = ""
+    comment: AccountedComment = AccountedComment()
+    nodes: str = ""  # a hostlist, or "None assigned"
+    name: str = ""
+    user: str = ""
+    partition: str = ""
+
+
+class AccountedAnswer(Envelope, frozen=True, kw_only=True):
+    """One job for each submit of the id, of every cluster that slurmdbd serves."""
+
+    jobs: tuple[Accounted, ...]
 
 
 # --- writes ---------------------------------------------------------------------------------------
