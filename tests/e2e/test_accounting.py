@@ -19,7 +19,7 @@ LIVE = {"", "PENDING", "RUNNING"}  # "": slurmdbd has not heard of it yet
 
 @pytest.fixture(scope="module")
 def accounting() -> Iterator[Stack]:
-    with own("accounting", "--accounting") as found:
+    with own("accounting", "--accounting", "--min-job-age", "10") as found:
         yield found
 
 
@@ -84,6 +84,23 @@ def test_a_time_limit_that_just_fits_is_granted_and_one_that_does_not_stays_refu
         )
     finally:
         scene.stack.run(*sacctmgr, "set", "MaxWall=-1", *(["Flags=-1"] if flags else []))
+
+
+def test_what_slurm_ended_and_forgot_while_the_bridge_was_away_is_ended_right(scene: Scene) -> None:
+    """slurmctld purges once a minute what ended longer ago than MinJobAge."""
+    uids = {name: scene.create(k.pod(name)) for name in ("cancelled", "steady")}
+    for name in uids:
+        scene.running(name)
+    job, kept = (k.job_label(scene.get(name)) for name in uids)
+    with scene.stack.without("bridge"):
+        scene.slurm.scancel(job)
+        eventually("slurmctld has forgotten it", lambda: scene.slurm.job(job) is None, within=150, every=1.0)
+    told = scene.last_of(uids["cancelled"], within=60)
+    (shown,) = (c for c in told["status"]["conditions"] if c["type"] == "DisruptionTarget")
+    assert "was cancelled in Slurm, as Slurm's accounting says" in shown["message"]
+    assert scene.slurm.jobs_of(uids["cancelled"]) == [], "its place is not asked for again"
+    assert scene.slurm.live_jobs_of(uids["steady"])
+    assert k.job_label(scene.get("steady")) == kept
 
 
 def _says(name: str, key: str, value: str) -> Object:

@@ -108,3 +108,47 @@ def test_without_a_failure_nobody_is_asked(tmp_path: Path) -> None:
         assert sim.slurm.count("GET slurmdb/job/{id}") == 0
 
     play(tmp_path, scene)
+
+
+def test_an_end_that_a_crash_undid_stays_on_the_books_and_ends_nobody(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        await alone(sim)
+        job = sim.job_of("p")
+        await sim.settle(60.0)
+        await sim.crash()
+        sim.slurm.end(job, "CANCELLED")
+        await sim.settle(1.0)
+        sim.slurm.crash(5.0)
+        assert "RUNNING" in sim.slurm.jobs[job].states
+        assert "CANCELLED" in sim.slurm.books.of(job)[0].states
+        sim.start()
+        await sim.settle(400.0)
+        assert running(sim, "p")
+        forget(sim, job)
+        await sim.until(lambda: job in sim.slurm.jobs, 10.0)
+        await sim.settle(400.0)
+        assert running(sim, "p")
+
+    play(tmp_path, scene)
+
+
+def test_many_that_a_person_cancelled_meanwhile_all_go_each_asked_for_once(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        names = [f"p{i}" for i in range(20)]
+        for name in names:
+            sim.create(name)
+        await sim.until(lambda: all(running(sim, name) for name in names), 30.0)
+        jobs = [sim.job_of(name) for name in names]
+        await away(sim, *((job, "CANCELLED") for job in jobs))
+        submits = sim.slurm.count("POST job/allocate")
+        sim.start()
+        await asyncio.sleep(60.0)
+        assert not sim.pods()
+        assert sim.slurm.count("POST job/allocate") == submits
+        assert sim.slurm.count("GET slurmdb/job/{id}") == len(jobs)
+
+    play(tmp_path, scene)
