@@ -113,6 +113,10 @@ CIRCUMSTANCES: Mapping[str, Mapping[str, Any]] = {
     "not bound in time": {"granted_age": 31.0},
     "numbered by Slurm": {"held": True},
     "denied": {"denied": frozenset({FIRST})},
+    "accounted": {
+        "recalled": {FIRST: record(FIRST, "CANCELLED", ended=NOW - 5000.0)},
+        "sights": (vanished(FIRST),),  # by a process that has not seen the job
+    },
     "limit over": {"spec": replace(SPEC, user_limit=10, time_limit=12)},
     "place taken": {"claim_refused": ClaimRefused(text="Requested nodes are busy", age=LONG, taken=3)},
 }
