@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import httpx
@@ -50,14 +49,6 @@ Observe = Callable[[str, int, float, int], None]  # method and route, HTTP statu
 A = TypeVar("A", bound=wire.Envelope)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
-    """Slurm has the job. The warnings say why it may wait, or which field was not understood."""
-
-    job_id: JobId
-    warnings: tuple[str, ...] = ()
-
-
 class SlurmClient:
     """Connects by itself on the first request; `connect` again after slurmrestd was replaced."""
 
@@ -90,6 +81,7 @@ class SlurmClient:
         self._connecting = asyncio.Lock()
         self._version = 0
         self.accounting = False  # slurmrestd can ask slurmdbd
+        self.preempts = ""  # PreemptType; "" = not known (before v0.0.45)
         self._release = (0, 0)
         self.slurm_time = 0.0  # slurmctld's own clock when it was last asked for its boot time; 0.0 = never
 
@@ -108,11 +100,6 @@ class SlurmClient:
     def stranger(self) -> str:
         """Why nothing may be written with this token, "" = all is well."""
         return self.rights.stranger()
-
-    @property
-    def external_jobs(self) -> bool:
-        """Jobs without a process of Slurm's own (from 25.05). Without them placeholders need slurmd nodes."""
-        return self._version >= translate.FIRST_EXTERNAL
 
     async def connect(self) -> None:
         """Choose the newest version that both sides know. Raises ProtocolError when there is none."""
@@ -151,6 +138,7 @@ class SlurmClient:
             boot = float(conf.slurm_conf_meta.BOOT_TIME)
             self.slurm_time = float(conf.slurm_conf_meta.LastUpdate)
             self.rights.learn(conf.slurm_conf)
+            self.preempts = conf.slurm_conf.PreemptType
         else:
             diag = await self._read("diag/", "diag/", wire.DiagAnswer, lane=self._polls)
             boot = diag.statistics.req_time_start.value
@@ -186,6 +174,14 @@ class SlurmClient:
         )
         return translate.accounted(answer, job)
 
+    async def graces_of_qos(self, timeout: float) -> dict[str, float]:
+        """Seconds that a preempted job has left, by QOS; Slurm's accounting tells."""
+        route = "slurmdb/qos/"
+        answer = await self._read(
+            route, "qos/", wire.QosAnswer, lane=self._accounts, timeout=timeout, base="slurmdb"
+        )
+        return {q.name: float(q.limits.grace_time) for q in answer.qos}
+
     async def partitions(self) -> dict[str, Partition]:
         """By name."""
         answer = await self._read("partitions/", "partitions/", wire.PartitionsAnswer, lane=self._polls)
@@ -205,12 +201,12 @@ class SlurmClient:
 
     # --- writes -----------------------------------------------------------------------------------
 
-    async def submit(self, job: JobId, spec: JobSpec) -> Submitted:
+    async def submit(self, job: JobId, spec: JobSpec) -> translate.Submitted:
         """Queue the job under the id that we chose. Conflict: that id exists already, ours or not."""
         await self._connected()
         return await self._submit("job/submit", job, translate.submit_body(job, spec, self._version))
 
-    async def submit_held(self, spec: JobSpec) -> Submitted:
+    async def submit_held(self, spec: JobSpec) -> translate.Submitted:
         """Queue the job under an id of Slurm's own, held: it does not run before `unhold`."""
         await self._connected()
         try:
@@ -225,7 +221,7 @@ class SlurmClient:
         if priority is not None:
             await self._update(job, {"priority": translate.number(priority)})
 
-    async def allocate(self, job: JobId, spec: JobSpec) -> Submitted:
+    async def allocate(self, job: JobId, spec: JobSpec) -> translate.Submitted:
         """Place the job now or not at all: on return it is RUNNING. Its owner is the token's user, always.
 
         Invalid with code 2016 (no room now), 2013 (others come first), 2014 or 2015 (never): Slurm then keeps
@@ -234,7 +230,7 @@ class SlurmClient:
         await self._connected()
         return await self._submit("job/allocate", job, translate.allocate_body(job, spec, self._version))
 
-    async def _submit(self, route: str, job: JobId | None, body: wire.Body) -> Submitted:
+    async def _submit(self, route: str, job: JobId | None, body: wire.Body) -> translate.Submitted:
         answer = await self._write(
             "POST", route, route, wire.SubmitAnswer, body, self._settings.submitTimeout
         )
@@ -249,7 +245,7 @@ class SlurmClient:
                 f"POST {route}: asked for job {job}, got {answer.job_id}; the token must be SlurmUser's",
                 status=200,
             )
-        return Submitted(job_id=JobId(answer.job_id), warnings=warnings)
+        return translate.Submitted(job_id=JobId(answer.job_id), warnings=warnings)
 
     async def cancel(self, job: JobId, comment: str = "", mark: Mark | None = None) -> None:
         """End the job. Returns when it ended or Slurm knows no live one. Comment and mark, if given, go first."""

@@ -6,7 +6,7 @@ What must stay true: a field left empty in the JobSpec is absent from the JSON: 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -152,6 +152,14 @@ def allocate_body(job: JobId, spec: JobSpec, version: int) -> wire.Body:
     return {"job": body}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """Slurm has the job. The warnings say why it may wait, or which field was not understood."""
+
+    job_id: JobId
+    warnings: tuple[str, ...] = ()
+
+
 @lru_cache(maxsize=1024)
 def states_of(names: tuple[str, ...]) -> States:
     """Cached: ten thousand jobs share a dozen sets."""
@@ -184,6 +192,7 @@ def record(job: wire.Job) -> JobRecord:
         name=job.name,
         user=job.user_name,
         partition=job.partition,
+        qos=job.qos,
         time_limit=job.time_limit.limit,
         excluded=_nodes(job.excluded_nodes),
         exit_code=int(job.exit_code.return_code.value),
@@ -237,6 +246,7 @@ def setup(conf: wire.ConfAnswer) -> SlurmSetup:
         start_delay=int(delay) if delay.isdigit() else START_DELAY,
         start_hooks=found.PrologSlurmctld,
         gres_types=found.GresTypes,
+        preempts=found.PreemptType,
         mcs=found.MCSPlugin == "mcs/label",
     )
 

@@ -109,6 +109,7 @@ class Job(Wire, frozen=True):
     name: str = ""
     user_name: str = ""
     partition: str = ""
+    qos: str = ""
     time_limit: Number = UNSET
     excluded_nodes: str = ""  # a hostlist
     required_nodes: str = ""  # a hostlist
@@ -230,6 +231,7 @@ class Conf(Wire, frozen=True):
     PrologSlurmctld: tuple[str, ...] = ()
     GresTypes: tuple[str, ...] = ()
     MCSPlugin: str = ""
+    PreemptType: str = ""
 
 
 class ConfAnswer(Envelope, frozen=True, kw_only=True):
@@ -261,6 +263,21 @@ class Partition(Wire, frozen=True):
 
 class PartitionsAnswer(Envelope, frozen=True, kw_only=True):
     partitions: tuple[Partition, ...]
+
+
+class QosLimits(Wire, frozen=True):
+    grace_time: int = 0  # seconds that a preempted job gets
+
+
+class Qos(Wire, frozen=True):
+    name: str = ""
+    limits: QosLimits = QosLimits()
+
+
+class QosAnswer(Envelope, frozen=True, kw_only=True):
+    """Of /slurmdb/…/qos/."""
+
+    qos: tuple[Qos, ...]
 
 
 class XSlurm(Wire, frozen=True):

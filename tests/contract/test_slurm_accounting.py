@@ -69,6 +69,17 @@ async def test_a_job_that_never_was_is_no_error(books: Slurm) -> None:
     assert await asked(books, books.id()) is None
 
 
+async def test_the_qos_say_what_preemption_leaves(books: Slurm) -> None:
+    if books.world is not None:
+        books.world.books.graces["normal"] = 20
+    found = await books.client.graces_of_qos(5.0)
+    assert found["normal"] >= 0.0
+    assert {"normal", "high"} <= found.keys()
+    job = books.id()
+    await books.client.allocate(job, spec())
+    assert (await books.client.job(job)).qos == "normal"
+
+
 async def test_without_accounting_nobody_is_asked(slurm: Slurm) -> None:
     await slurm.client.connect()
     if slurm.client.accounting:

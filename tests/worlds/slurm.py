@@ -18,8 +18,7 @@ import httpx
 import msgspec
 
 from bridge.core.model import JobId, is_ended
-from bridge.errors import Denied
-from tests.worlds.slurm_books import CLUSTER, Books, accounted, number
+from tests.worlds.slurm_books import CLUSTER, QOS, Books, number
 from tests.worlds.slurm_cluster import Cluster, Refused, WorldJob, WorldNode, names_of
 from tests.worlds.slurm_faults import Fault, Faults, Kind
 
@@ -30,7 +29,7 @@ Answer = tuple[int, str, bytes]
 
 JSON = "application/json"
 encode = msgspec.json.Encoder().encode
-BOOKS = re.compile(r"slurmdb/v0\.0\.(\d+)/job/(\d+)")
+BOOKS = re.compile(r"slurmdb/v0\.0\.(\d+)/(?:qos/|job/(\d+))")
 DOWN = {"GET jobs/state/": (500, -1), "GET job/{id}": (500, -1), "DELETE job/{id}": (403, 1)}
 ROUTES = (
     ("GET", re.compile(r"ping/"), "ping/"),
@@ -63,6 +62,7 @@ class SlurmWorld(Cluster):
         self.version = version
         self.token = token
         self.users_of_tokens: dict[str, str] = {}  # others that are good, too
+        self.preempts = "preempt/partition_prio"
         self.down = False  # slurmctld; slurmrestd lives on
         self.latency = 0.0  # seconds of every request, half of them before it is carried out
         self.faults = Faults()
@@ -98,7 +98,8 @@ class SlurmWorld(Cluster):
             _route(method, path.removeprefix(prefix)) if path.startswith(prefix) else (path, JobId(0))
         )
         if (books := BOOKS.fullmatch(path, 1)) is not None and int(books[1]) == self.version:
-            route, job = "slurmdb/job/{id}", JobId(int(books[2]))
+            route = "slurmdb/job/{id}" if books[2] else "slurmdb/qos/"
+            job = JobId(int(books[2] or 0))
         request = f"{method} {route}"
         self.requests.append(request)
         if self.latency:
@@ -185,10 +186,10 @@ class SlurmWorld(Cluster):
         if request == "GET /openapi/v3":
             return 200, JSON, json.dumps(self._openapi()).encode()
         route = request.split(" ")[1]
-        if route == "slurmdb/job/{id}" and self.books.open:
+        if route.startswith("slurmdb/") and self.books.open:
             if not self.books.answers:
-                return self._refused(500, 9001, "Unable to query slurmdbd")
-            return self._ok({"jobs": [accounted(row) for row in self.books.of(job)]})
+                return self._refused(502, 7000, "Unable to connect to database")
+            return self._ok(self.books.told(job) if job else self.books.qos())
         if route not in {known for _, _, known in ROUTES} and route.removeprefix("node/") not in self.nodes:
             return 404, "text/plain", b"Unable to find requested URL endpoint."
         given = headers["x-slurm-user-token"]
@@ -218,6 +219,7 @@ class SlurmWorld(Cluster):
             case "GET conf":
                 meta = {"BOOT_TIME": int(self.booted), "LastUpdate": int(self.clock())}
                 conf = {"SlurmUser": "slurm", "AccountingStorageType": "accounting_storage/slurmdbd"}
+                conf["PreemptType"] = self.preempts
                 return self._ok({"slurm_conf_meta": meta, "slurm_conf": conf})
             case "GET diag/":
                 times = {"req_time": number(int(self.clock())), "req_time_start": number(int(self.booted))}
@@ -311,29 +313,6 @@ class SlurmWorld(Cluster):
         )
 
 
-class WorldCompletion:
-    """Stands in for bridge.slurm.completion.Completion."""
-
-    def __init__(self, world: SlurmWorld) -> None:
-        self._world = world
-
-    async def complete(self, job: JobId, wait_status: int) -> bool:
-        found = self._world.jobs.get(job)
-        if found is not None and self._world.asker not in ("slurm", found.user):
-            raise Denied(f"complete job {job}: slurmctld refuses (2010)", code=2010)
-        if found is not None and not is_ended(found.states):
-            self._world.serving = job
-            self._world.complete(job, wait_status)
-            self._world.serving = None
-        return True
-
-    async def watch(self) -> None:
-        await asyncio.Event().wait()
-
-    def note(self) -> str:
-        return ""
-
-
 def _route(method: str, rest: str) -> tuple[str, JobId]:
     for wanted, pattern, route in ROUTES:
         found = pattern.fullmatch(rest)
@@ -373,6 +352,7 @@ def shown(job: WorldJob) -> dict[str, Any]:
         "name": job.name,
         "user_name": job.user,
         "partition": job.partition,
+        "qos": QOS,
         "time_limit": number(job.time_limit),
         "excluded_nodes": ",".join(sorted(job.excluded)),
         "required_nodes": ",".join(sorted(job.required)),

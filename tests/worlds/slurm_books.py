@@ -11,6 +11,7 @@ from bridge.core.model import JobId, is_ended
 from tests.worlds.slurm_cluster import WorldJob
 
 CLUSTER = "world"  # ClusterName
+QOS = "normal"  # of every job
 
 
 class Books:
@@ -19,6 +20,7 @@ class Books:
     def __init__(self) -> None:
         self.open = False
         self.answers = True
+        self.graces = {QOS: 0, "high": 0}  # seconds that a preempted job gets, by QOS
         self.rows: dict[tuple[JobId, float], WorldJob] = {}
 
     def note(self, job: WorldJob) -> None:
@@ -28,6 +30,14 @@ class Books:
         """Every submit of that id, oldest first."""
         return [row for (number, _), row in sorted(self.rows.items()) if number == job]
 
+    def told(self, job: JobId) -> dict[str, Any]:
+        """As GET /slurmdb/…/job/{id} tells it."""
+        return {"jobs": [accounted(row) for row in self.of(job)]}
+
+    def qos(self) -> dict[str, Any]:
+        """As GET /slurmdb/…/qos/ tells it."""
+        return {"qos": [{"name": name, "limits": {"grace_time": s}} for name, s in self.graces.items()]}
+
 
 def number(value: int | None) -> dict[str, Any]:
     """Slurm's number that may be unset."""
@@ -35,7 +45,7 @@ def number(value: int | None) -> dict[str, Any]:
 
 
 def accounted(job: WorldJob) -> dict[str, Any]:
-    """As GET /slurmdb/…/job/{id} tells it: slurmctld sends admin_comment with the end only."""
+    """A row: slurmctld sends admin_comment with the end only."""
     ended = is_ended(job.states)
     return {
         "job_id": job.id,
