@@ -96,8 +96,7 @@ def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord
     seen = facts.slurm_now - sight.read_age
     if last is not None and not is_ended(last.states) and seen > past.ended + SECONDS:
         return None
-    before_boot = facts.slurm_now - facts.boot_age - past.ended
-    if 0 <= before_boot < CRASH:
+    if 0 <= facts.booted - past.ended < CRASH:
         return None
     verdict = evidence(facts, past, ())
     if verdict is None:

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from bridge.core.facts import Facts, Member
 from bridge.core.model import JobRecord, JobSpec
-from bridge.names import SCHEDULED_CONDITION
 
 # Why a job waits whose limit is longer than its QOS, its association or its partition allows: it would wait for ever.
 TOO_LONG = frozenset(
@@ -51,9 +50,8 @@ def rest(facts: Facts, running: Sequence[Member], last: JobRecord | None) -> flo
     if last is not None and facts.owns(last) and (end := user_end(facts, last)) is not None:
         return end - facts.slurm_now
     own = facts.spec.user_limit if facts.spec else None
-    told = [m.pod.condition(SCHEDULED_CONDITION) for m in running if m.pod.node]
-    bound = [c.changed for c in told if c is not None and c.status == "True" and c.changed]
-    if own is None or not bound or len(bound) < len(told):
+    bound = [m.pod.bound_at for m in running if m.pod.node]
+    if own is None or not bound or not all(bound):
         return None
     return max(bound) + own * 60 - facts.slurm_now
 

@@ -91,7 +91,8 @@ def test_an_end_that_a_crash_may_have_undone_does_not_count(before: float, count
     """slurmctld came up so long after it; what it had told stays on the books."""
     for boot_age in (100.0, 3000.0):
         ended = NOW - boot_age - before
-        assert ends(look(past(ended=ended), boot_age=boot_age)) is counts
+        seen = look(past(ended=ended), boot_age=boot_age, booted=NOW - boot_age)
+        assert ends(seen) is counts
 
 
 def test_nor_does_one_after_which_the_job_was_seen_alive() -> None:
