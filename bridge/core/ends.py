@@ -27,7 +27,7 @@ CLOCKS = 60.0  # seconds: the clocks of the API server and slurmctld differ by l
 # the bridge gives to jobs whose pods ended, or what an admin does to tidy the books (sacctmgr: COMPLETED).
 WITHDRAWN = ORDINARY_ENDS | {"NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 SECONDS = 2.0  # Slurm tells whole ones
-CRASH = 60.0  # seconds before a boot: a slurmctld that was killed may have told an end that it has forgotten
+CRASH = 60  # seconds before a boot: a slurmctld that was killed may have told an end that it has forgotten
 QUEUE_PATIENCE = 60.0  # seconds that a job which lost its start may need to get its node back
 
 # What a person reads when Slurm ended the job; the first state that fits.
@@ -96,7 +96,7 @@ def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord
     seen = facts.slurm_now - sight.read_age
     if last is not None and not is_ended(last.states) and seen > past.ended + SECONDS:
         return None
-    if 0 <= facts.booted - past.ended < CRASH:
+    if past.started < facts.booted and 0 <= facts.booted - past.ended < CRASH:
         return None
     verdict = evidence(facts, past, ())
     if verdict is None:

@@ -95,6 +95,11 @@ def test_an_end_that_a_crash_may_have_undone_does_not_count(before: float, count
         assert ends(seen) is counts
 
 
+def test_one_of_a_job_that_started_under_this_boot_does() -> None:
+    """Slurm tells whole seconds."""
+    assert ends(look(past(submitted=NOW - 500, started=NOW - 500, ended=NOW - 500), booted=NOW - 500))
+
+
 def test_nor_does_one_after_which_the_job_was_seen_alive() -> None:
     alive = replace(vanished(FIRST, past("RUNNING", ended=0.0)), read_age=1800.0)
     assert not ends(look(past(), sights=(alive,)))
