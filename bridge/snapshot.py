@@ -285,12 +285,8 @@ class Snapshot:
         """Jobs outside of our range that are this attempt's; not one that ended before it was named or had a node."""
         for job in self._inherited.of_attempt(key, number.number):
             sight = sights.get(job)
-            if (
-                sight is None
-                or sight.live
-                or sight.named
-                or (sight.record is not None and sight.record.nodes)
-            ):
+            placed = sight is not None and sight.record is not None and bool(sight.record.nodes)
+            if sight is None or sight.live or sight.named or placed:
                 yield job
 
     def _unknown(self, key: GroupKey, sights: Mapping[JobId, Sight]) -> bool:
