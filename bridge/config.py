@@ -80,8 +80,8 @@ class SlurmSettings(_Group):
         None,
         ge=0,
         description="Seconds that Slurm leaves to a preempted job; running jobs are read again four times in it while "
-        "others wait, so that pods get their signal in time. Unset: the GraceTime of each job's partition; set it "
-        "where QOS give one.",
+        "others wait, so that pods get their signal in time. Unset: the GraceTime of each job's partition, or its QOS' "
+        "with PreemptType=preempt/qos; set it where slurmrestd can't read QOS (no openapi/slurmdbd).",
     )
     bootGrace: float = Field(
         300.0,

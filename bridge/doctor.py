@@ -290,6 +290,7 @@ class Doctor:
         if self._setup is not None:
             yield from checkup.handover(self._setup, looked.records, partition)
             yield from checkup.configuration(self._setup, settings)
+            yield from checkup.preemption(self._setup, settings, accounting=self._slurm.accounting)
         yield from checkup.versions(parser, self._slurm.release, kubernetes, settings)
 
     def _slurm_text(self, looked: Looked, now: float) -> str:

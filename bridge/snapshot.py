@@ -210,6 +210,7 @@ class Snapshot:
         former = probes[-2] if len(probes) > 1 else ()
         current = probes[-1]
         numbered = self._slurm.rights.held
+        labelled = tuple(self._ids_of(pods, ()))
         return Facts(
             group=group,
             members=members,
@@ -240,6 +241,8 @@ class Snapshot:
                 job for job in sights if self.memory.ran_under(job, self._watcher.boot_time)
             ),
             denied=self._watcher.denied(self._ids_of(pods, (*former, *current, *marked, *sights))),
+            recallable=self._watcher.recallable(labelled),
+            recalled=self._watcher.recalled(labelled),
             drained=self.memory.drained(),
             claim_refused=self.memory.claim(key),
             moved=frozenset(job for job in sights if self.memory.moved(job, self._watcher.records.get(job))),
@@ -282,12 +285,8 @@ class Snapshot:
         """Jobs outside of our range that are this attempt's; not one that ended before it was named or had a node."""
         for job in self._inherited.of_attempt(key, number.number):
             sight = sights.get(job)
-            if (
-                sight is None
-                or sight.live
-                or sight.named
-                or (sight.record is not None and sight.record.nodes)
-            ):
+            placed = sight is not None and sight.record is not None and bool(sight.record.nodes)
+            if sight is None or sight.live or sight.named or placed:
                 yield job
 
     def _unknown(self, key: GroupKey, sights: Mapping[JobId, Sight]) -> bool:

@@ -21,6 +21,7 @@ SHORT_MEMORY: Final = 60  # seconds of MinJobAge: a restart of the bridge takes 
 START_DELAY: Final = 3  # seconds, Slurm's own batch_sched_delay
 TESTED_SLURM: Final = ((24, 11), (26, 5))
 TESTED_KUBERNETES: Final = ((1, 34), (1, 37))
+BY_QOS: Final = "preempt/qos"  # there a partition's GraceTime counts for nothing (measured with 26.05)
 HOOK: Final = "handover"  # in the name of the program that makes native jobs wait
 POLICIES_ON: Final = (1, 36)  # MutatingAdmissionPolicy is served without a feature gate
 
@@ -62,6 +63,7 @@ class SlurmSetup:
     start_hooks: tuple[str, ...] = ()  # PrologSlurmctld
     gres_types: tuple[str, ...] = ()
     mcs: bool = False  # mcs/label
+    preempts: str = ""  # PreemptType
 
     @property
     def hands_over(self) -> bool:
@@ -180,6 +182,17 @@ def configuration(setup: SlurmSetup, settings: Settings) -> Iterator[Finding]:
             text=f"mcsLabel is {settings.jobs.mcsLabel!r}, and Slurm has no MCSPlugin=mcs/label: it separates nobody",
             do="MCSPlugin=mcs/label, or leave mcsLabel empty",
         )
+
+
+def preemption(setup: SlurmSetup, settings: Settings, *, accounting: bool) -> Iterator[Finding]:
+    """Is the time known that it leaves to pods? `accounting`: slurmrestd can ask slurmdbd."""
+    if setup.preempts != BY_QOS or accounting or settings.slurm.preemptionGrace is not None:
+        return
+    yield Finding(
+        text="PreemptType=preempt/qos, and the GraceTime of QOS can't be read: a pod may be told of its preemption only"
+        " when its time is over",
+        do="slurmrestd with openapi/slurmdbd, or preemptionGrace: the shortest GraceTime of a QOS",
+    )
 
 
 def handover(setup: SlurmSetup, nodes: Iterable[SlurmNodeRecord], partition: str) -> Iterator[Finding]:

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from bridge.core import devices, held
 from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.ends import end_doubles, end_pods, restarted
+from bridge.core.ends import end_doubles, end_pods, recalled, restarted
 from bridge.core.facts import Facts, Member, Sight
 from bridge.core.ledger import holding
+from bridge.core.limits import rest, shortened
 from bridge.core.model import JobId, JobRecord, JobSpec, Pod, SlurmNode
 from bridge.core.steps import Decision, DrainNode, EndJob, SetConditions, Step, SubmitJob
 from bridge.core.verdict import Reason, Verdict
@@ -33,8 +34,19 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         text = f"job {sight.id} is no longer in Slurm, and the pod is being deleted: its place is not asked for again"
         return Decision(verdict=Verdict(Reason.DRAINING, text))
     text = f"job {sight.id} is no longer in Slurm; the pod is kept and its place asked for again"
+    absent = Verdict(Reason.JOB_ABSENT, text)
+    unasked = (sight.id,) if sight.id in facts.recallable and sight.id not in facts.doubted else ()
     if sight.states is None and sight.id not in facts.denied and sight.id not in facts.doubted:
-        return Decision(verdict=Verdict(Reason.JOB_ABSENT, text), reads=(sight.id,), again=2.0)
+        return Decision(verdict=absent, reads=(sight.id,), recalls=unasked, again=2.0)
+    if (end := recalled(facts, [m.pod for m in running], sight)) is not None:
+        return end_pods(facts, running, *end)
+    if unasked:
+        return Decision(verdict=absent, recalls=unasked, again=2.0)
+    left = rest(facts, running, sight.record)
+    certain = sight.states is None or facts.claim_refused is not None
+    if left is not None and left <= 0 and certain and not facts.boot_grace:
+        over = f"job {sight.id} is no longer in Slurm, and the time limit of the pod is over"
+        return end_pods(facts, running, _gone(sight), Verdict(Reason.TIME_LIMIT, over))
     refused = facts.claim_refused
     if refused is not None:
         text += f"; Slurm says: {refused.text}"
@@ -42,8 +54,7 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     told = () if facts.boot_grace and refused is None else _tell(facts, running, text)
     if refused is not None and refused.taken >= REFUSALS and not facts.boot_grace:
         lost = f"job {sight.id} vanished from Slurm, and others hold its place now: {refused.text}"
-        gone = JobRecord(id=sight.id, states=frozenset())
-        return end_pods(facts, running, gone, Verdict(Reason.JOB_ENDED, lost))
+        return end_pods(facts, running, _gone(sight), Verdict(Reason.JOB_ENDED, lost))
     if refused is not None and refused.age < PAUSE:
         return Decision(verdict=verdict, steps=told, again=PAUSE - refused.age)
     # An earlier attempt's job that came back to life holds what the pod doesn't use: it goes when this place is back.
@@ -62,12 +73,13 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         return Decision(verdict=verdict, steps=astray, reads=tuple(s.id for s in under_way), again=2.0)
     nodes = _nodes_of(facts, running)
     if facts.held and facts.spec is not None and nodes:
-        asked = held.submit(facts, pinned(facts.spec, nodes), told)
+        asked = held.submit(facts, shortened(pinned(facts.spec, nodes), left), told)
         return replace(asked, verdict=verdict)
     job = _free_id(facts, sight)
     if facts.spec is None or not nodes or job is None:
         return Decision(verdict=verdict, steps=told, again=PAUSE)
-    step = SubmitJob(id=job, spec=pinned(facts.spec, nodes), immediate=not facts.spec.user)
+    spec = shortened(pinned(facts.spec, nodes), left)
+    step = SubmitJob(id=job, spec=spec, immediate=not spec.user)
     return Decision(verdict=verdict, steps=(*told, step), again=2.0)
 
 
@@ -117,6 +129,11 @@ def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:
         begin="",
         dependency="",
     )
+
+
+def _gone(sight: Sight) -> JobRecord:
+    """All that Slurm has of it."""
+    return JobRecord(id=sight.id, states=frozenset())
 
 
 def _tell(facts: Facts, running: list[Member], text: str) -> tuple[Step, ...]:

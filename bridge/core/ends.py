@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bridge.core import held
 from bridge.core.conditions import disruption, job_condition
 from bridge.core.facts import Facts, Member, Sight
 from bridge.core.model import ContainerStatus, JobRecord, Pod, SlurmNode, is_ended
@@ -22,6 +23,11 @@ ORDINARY_ENDS = frozenset(
 )  # by a person or a rule, however many at once
 TAKEN = "Resources"  # a pending job's reason: others have its node; nothing else keeps it from starting
 CLOCKS = 60.0  # seconds: the clocks of the API server and slurmctld differ by less
+# What accounting must say of a job that slurmctld has forgotten: it was taken from its pods. Other ends are those that
+# the bridge gives to jobs whose pods ended, or what an admin does to tidy the books (sacctmgr: COMPLETED).
+WITHDRAWN = ORDINARY_ENDS | {"NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
+SECONDS = 2.0  # Slurm tells whole ones
+CRASH = 60  # seconds before a boot: a slurmctld that was killed may have told an end that it has forgotten
 QUEUE_PATIENCE = 60.0  # seconds that a job which lost its start may need to get its node back
 
 # What a person reads when Slurm ended the job; the first state that fits.
@@ -70,6 +76,35 @@ def evidence(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> Verdict | 
     return None
 
 
+def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord, Verdict] | None:
+    """The end of a job that slurmctld has forgotten, by Slurm's accounting; None: nothing that counts.
+
+    slurmctld tells the mark with the end only: rows that slurmdbd closed by itself have none. An end that a crash of
+    slurmctld undid stays on its books, so one right before a boot does not count, nor one before we saw the job live.
+    """
+    past = facts.recalled.get(sight.id)
+    if past is None or sight.states is not None or not past.states & WITHDRAWN or not past.ended:
+        return None
+    mark = past.mark
+    if not facts.owns(past) or mark is None or mark.over or mark.attempt != facts.attempt.number:
+        return None
+    if not all(pod.uid in mark.uids for pod in pods) or held.reissued(pods, past):
+        return None
+    last = sight.record
+    if last is not None and last.submitted not in (0.0, past.submitted):
+        return None
+    seen = facts.slurm_now - sight.read_age
+    if last is not None and not is_ended(last.states) and seen > past.ended + SECONDS:
+        return None
+    if past.started < facts.booted and 0 <= facts.booted - past.ended < CRASH:
+        return None
+    verdict = evidence(facts, past, ())
+    if verdict is None:
+        return None
+    text = f"{verdict.text}, as Slurm's accounting says; slurmctld has forgotten it since"
+    return past, Verdict(verdict.reason, text)
+
+
 def _elsewhere(facts: Facts, record: JobRecord, pod: Pod) -> bool:
     """The job holds other nodes than the pod's. A node label that somebody changed must not look like that."""
     same_name = facts.nodes.get(SlurmNode(pod.node))
@@ -97,7 +132,7 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
     ordinary = record.id in facts.seen_running and (
         bool(record.states & ORDINARY_ENDS) or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
     )
-    freed = verdict.reason is Reason.JOB_ENDED
+    freed = verdict.reason is Reason.JOB_ENDED or not record.states
     unreachable = {m.pod.node for m in running if m.pod.node and m.node_dead_for and freed}
     reason = f"{DRAIN_PREFIX} node not Ready; job {record.id} lost it, and its containers may still run"
     names = [name for name, node in facts.nodes.items() if node.name in unreachable]

@@ -199,6 +199,10 @@ class Facts:
     booted: float = 0.0  # when slurmctld started, by its clock; 0.0 = not known yet
     seen_running: frozenset[JobId] = frozenset()  # by this process, under the slurmctld boot that is up now
     denied: frozenset[JobId] = frozenset()  # Slurm itself said of these, when asked, that it has no such job
+    recallable: frozenset[JobId] = (
+        frozenset()
+    )  # not listed; may have ended unseen, and Slurm's accounting was not asked for them yet
+    recalled: Mapping[JobId, JobRecord] = field(default_factory=dict)  # what it said of such
     claim_refused: ClaimRefused | None = None  # what it said when the place of a vanished job was asked for
     drained: frozenset[SlurmNode] = frozenset()  # by this process
     moved: frozenset[JobId] = frozenset()  # hold other nodes than when this process first saw them granted

@@ -242,8 +242,8 @@ def positive_evidence(change: Change) -> Iterator[str]:
 
     For a pod on a node: the job that holds it ended, is being preempted, or is within grace and margin of its time
     limit; somebody cancelled the job that asked for its place anew; or slurmctld, settled again after a boot, has the
-    pod's job elsewhere or waiting, or refused to give it its place anew. For one that waits: its job was cancelled, or
-    missed its deadline. While slurmctld settles, a NODE_FAIL says nothing.
+    pod's job elsewhere or waiting, refused to give it its place anew, or has none while the pod's time limit is over.
+    For one that waits: its job was cancelled, or missed its deadline. A NODE_FAIL says nothing while slurmctld settles.
     """
     after = {pod.uid: pod for pod in change.after.pods}
     for pod in change.before.pods:
@@ -270,7 +270,7 @@ def _lost(picture: Picture, pod: Pod) -> bool:
     if picture.young:
         return any(is_ended(job.states) and "NODE_FAIL" not in job.states for job in held)
     elsewhere = any(not is_ended(job.states) for job in own)
-    return bool(held) or elsewhere or any("FAILED" in job.states for job in claimed)
+    return bool(held) or elsewhere or picture.overdue(pod) or any("FAILED" in job.states for job in claimed)
 
 
 def _limit_near(picture: Picture, job: JobRecord) -> bool:

@@ -228,6 +228,7 @@ class JobRecord:
     name: str = ""
     user: str = ""
     partition: str = ""
+    qos: str = ""
     time_limit: int | None = None  # minutes; None = unlimited or not set
     excluded: tuple[SlurmNode, ...] = ()  # nodes that the job must not get
     exit_code: int = 0

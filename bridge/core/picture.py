@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, Uid
-from bridge.names import JOB_ID_LABEL
+from bridge.names import JOB_ID_LABEL, OPTION_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +84,13 @@ class Picture:
             for job in self.own(pod.uid)
             if pod.node in self.places(job) or ("COMPLETING" in job.states and not job.nodes)
         ]
+
+    def overdue(self, pod: Pod) -> bool:
+        """The pod's own time limit, counted from its binding, is over."""
+        limit = pod.annotations.get(f"{OPTION_PREFIX}timelimit", "")
+        if not pod.bound_at or not limit.isdecimal() or not int(limit):
+            return False
+        return self.now + self.skew >= pod.bound_at + int(limit) * 60
 
     def given_up(self, node: KubeNode) -> bool:
         """Nobody can say what runs there, and Slurm starts nothing more on it."""

@@ -176,5 +176,6 @@ class Decision:
     verdict: Verdict
     steps: tuple[Step, ...] = ()
     reads: tuple[JobId, ...] = ()
+    recalls: tuple[JobId, ...] = ()  # jobs that slurmctld has forgotten: Slurm's accounting is asked for them
     again: float | None = None  # seconds; None = the next event
     settled: bool = False  # nothing is left to do for this group: its memory may go

@@ -153,6 +153,9 @@ class GroupsLoop:
         for job in decision.reads:
             self._snapshot.memory.ask(job, key)
             self._watcher.want(job)
+        for job in decision.recalls:
+            self._snapshot.memory.ask(job, key)
+            self._watcher.recall(job)
         if not await self._act(key, decision):
             return
         self.queue.succeeded(key)

@@ -10,11 +10,9 @@ In: SlurmSettings, and a transport in tests. Out: values of core.model. What mus
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import httpx
@@ -34,31 +32,21 @@ from bridge.errors import (
     UnknownOutcome,
     UserError,
 )
-from bridge.slurm import faults, translate, wire
+from bridge.slurm import faults, translate, versions, wire
 from bridge.slurm.auth import TokenAuth, TokenFile
 from bridge.slurm.rights import Rights
 
-SUPPORTED: Final = (45, 44, 43, 42)  # data_parser v0.0.N, newest first
 FIRST_WITH_CONF: Final = (
     45  # GET conf, which tells the boot; before that /diag tells when its statistics began
 )
 POLL_LANE: Final = 2  # a poll and a ping beside the ordinary requests
 READ_LANE: Final = 3  # reads of granted jobs hold GPUs up: they don't queue behind submits
+ACCOUNTING_LANE: Final = 1  # slurmdbd may be slow, and each question holds a thread of slurmrestd
 CONNECT_TIMEOUT: Final = 5.0  # seconds
 PING_TIMEOUT: Final = 2.0  # seconds; 2 ms when all is well, 60 ms when slurmctld is down
 
 Observe = Callable[[str, int, float, int], None]  # method and route, HTTP status or 0, seconds, bytes
 A = TypeVar("A", bound=wire.Envelope)
-
-_ROUTE = re.compile(r"^/slurm/v0\.0\.(\d+)/job/submit$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
-    """Slurm has the job. The warnings say why it may wait, or which field was not understood."""
-
-    job_id: JobId
-    warnings: tuple[str, ...] = ()
 
 
 class SlurmClient:
@@ -70,7 +58,7 @@ class SlurmClient:
         transport: httpx.AsyncBaseTransport | None = None,
         observe: Observe | None = None,
     ) -> None:
-        lanes = settings.concurrentRequests + POLL_LANE + READ_LANE
+        lanes = settings.concurrentRequests + POLL_LANE + READ_LANE + ACCOUNTING_LANE
         self.token = TokenFile(settings.slurmTokenFile)
         self.rights = Rights(settings.jobIds, self.token)
         self._settings = settings
@@ -89,8 +77,11 @@ class SlurmClient:
         self._ordinary = asyncio.Semaphore(settings.concurrentRequests)
         self._polls = asyncio.Semaphore(POLL_LANE)
         self._jobs = asyncio.Semaphore(READ_LANE)
+        self._accounts = asyncio.Semaphore(ACCOUNTING_LANE)
         self._connecting = asyncio.Lock()
         self._version = 0
+        self.accounting = False  # slurmrestd can ask slurmdbd
+        self.preempts = ""  # PreemptType; "" = not known (before v0.0.45)
         self._release = (0, 0)
         self.slurm_time = 0.0  # slurmctld's own clock when it was last asked for its boot time; 0.0 = never
 
@@ -110,11 +101,6 @@ class SlurmClient:
         """Why nothing may be written with this token, "" = all is well."""
         return self.rights.stranger()
 
-    @property
-    def external_jobs(self) -> bool:
-        """Jobs without a process of Slurm's own (from 25.05). Without them placeholders need slurmd nodes."""
-        return self._version >= translate.FIRST_EXTERNAL
-
     async def connect(self) -> None:
         """Choose the newest version that both sides know. Raises ProtocolError when there is none."""
         async with self._connecting:
@@ -126,14 +112,8 @@ class SlurmClient:
             document = msgspec.json.decode(raw, type=wire.OpenApi)
         except msgspec.DecodeError as error:
             raise ProtocolError(f"GET /openapi/v3: not an OpenAPI document: {error}") from error
-        served = {int(m[1]) for m in map(_ROUTE.match, document.paths) if m}
-        common = [v for v in SUPPORTED if v in served]
-        if not common:
-            raise ProtocolError(
-                f"slurmrestd serves data_parser v0.0.N for N in {sorted(served)}, we know {SUPPORTED}; "
-                "Slurm 24.11 to 26.05 is supported, with openapi/slurmctld among slurmrestd's plugins"
-            )
-        self._version = common[0]
+        self._version = versions.chosen(document)
+        self.accounting = versions.accounts(document, self._version)
         self._note_release(document.info.slurm.version)
 
     async def close(self) -> None:
@@ -158,6 +138,7 @@ class SlurmClient:
             boot = float(conf.slurm_conf_meta.BOOT_TIME)
             self.slurm_time = float(conf.slurm_conf_meta.LastUpdate)
             self.rights.learn(conf.slurm_conf)
+            self.preempts = conf.slurm_conf.PreemptType
         else:
             diag = await self._read("diag/", "diag/", wire.DiagAnswer, lane=self._polls)
             boot = diag.statistics.req_time_start.value
@@ -185,6 +166,22 @@ class SlurmClient:
         except UserError as error:
             raise ProtocolError(f"GET job/{job}: {error}") from error
 
+    async def accounted(self, job: JobId, timeout: float) -> JobRecord | None:
+        """What Slurm's accounting has under this id, of the last submit. None: nothing of this Slurm cluster."""
+        route = "slurmdb/job/{id}"
+        answer = await self._read(
+            route, f"job/{job}", wire.AccountedAnswer, lane=self._accounts, timeout=timeout, base="slurmdb"
+        )
+        return translate.accounted(answer, job)
+
+    async def graces_of_qos(self, timeout: float) -> dict[str, float]:
+        """Seconds that a preempted job has left, by QOS; Slurm's accounting tells."""
+        route = "slurmdb/qos/"
+        answer = await self._read(
+            route, "qos/", wire.QosAnswer, lane=self._accounts, timeout=timeout, base="slurmdb"
+        )
+        return {q.name: float(q.limits.grace_time) for q in answer.qos}
+
     async def partitions(self) -> dict[str, Partition]:
         """By name."""
         answer = await self._read("partitions/", "partitions/", wire.PartitionsAnswer, lane=self._polls)
@@ -204,12 +201,12 @@ class SlurmClient:
 
     # --- writes -----------------------------------------------------------------------------------
 
-    async def submit(self, job: JobId, spec: JobSpec) -> Submitted:
+    async def submit(self, job: JobId, spec: JobSpec) -> translate.Submitted:
         """Queue the job under the id that we chose. Conflict: that id exists already, ours or not."""
         await self._connected()
         return await self._submit("job/submit", job, translate.submit_body(job, spec, self._version))
 
-    async def submit_held(self, spec: JobSpec) -> Submitted:
+    async def submit_held(self, spec: JobSpec) -> translate.Submitted:
         """Queue the job under an id of Slurm's own, held: it does not run before `unhold`."""
         await self._connected()
         try:
@@ -224,7 +221,7 @@ class SlurmClient:
         if priority is not None:
             await self._update(job, {"priority": translate.number(priority)})
 
-    async def allocate(self, job: JobId, spec: JobSpec) -> Submitted:
+    async def allocate(self, job: JobId, spec: JobSpec) -> translate.Submitted:
         """Place the job now or not at all: on return it is RUNNING. Its owner is the token's user, always.
 
         Invalid with code 2016 (no room now), 2013 (others come first), 2014 or 2015 (never): Slurm then keeps
@@ -233,7 +230,7 @@ class SlurmClient:
         await self._connected()
         return await self._submit("job/allocate", job, translate.allocate_body(job, spec, self._version))
 
-    async def _submit(self, route: str, job: JobId | None, body: wire.Body) -> Submitted:
+    async def _submit(self, route: str, job: JobId | None, body: wire.Body) -> translate.Submitted:
         answer = await self._write(
             "POST", route, route, wire.SubmitAnswer, body, self._settings.submitTimeout
         )
@@ -248,7 +245,7 @@ class SlurmClient:
                 f"POST {route}: asked for job {job}, got {answer.job_id}; the token must be SlurmUser's",
                 status=200,
             )
-        return Submitted(job_id=JobId(answer.job_id), warnings=warnings)
+        return translate.Submitted(job_id=JobId(answer.job_id), warnings=warnings)
 
     async def cancel(self, job: JobId, comment: str = "", mark: Mark | None = None) -> None:
         """End the job. Returns when it ended or Slurm knows no live one. Comment and mark, if given, go first."""
@@ -308,10 +305,17 @@ class SlurmClient:
                     await self._negotiate()
 
     async def _read(
-        self, route: str, path: str, shape: type[A], *, lane: asyncio.Semaphore, timeout: float | None = None
+        self,
+        route: str,
+        path: str,
+        shape: type[A],
+        *,
+        lane: asyncio.Semaphore,
+        timeout: float | None = None,
+        base: str = "slurm",
     ) -> A:
         await self._connected()
-        raw = await self._exchange("GET", route, f"/slurm/{self.version}/{path}", lane=lane, timeout=timeout)
+        raw = await self._exchange("GET", route, f"/{base}/{self.version}/{path}", lane=lane, timeout=timeout)
         what = f"GET {path}"
         try:
             answer = msgspec.json.decode(raw, type=shape)

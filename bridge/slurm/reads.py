@@ -22,6 +22,7 @@ from bridge.config import SlurmSettings
 from bridge.core.model import JobId, JobRecord, States, is_ended
 from bridge.errors import BridgeError, NotFound
 from bridge.slurm.client import SlurmClient
+from bridge.slurm.graces import Graces
 
 BACKGROUND_PER_SECOND: Final = 50.0  # reads of unknown and doubtful jobs
 RUNNING_PER_SECOND: Final = (
@@ -44,6 +45,7 @@ class Reads:
         client: SlurmClient,
         settings: SlurmSettings,
         told: Callable[[JobId], None],
+        graces: Graces,
         monotonic: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
@@ -51,11 +53,8 @@ class Reads:
         self.begun: dict[JobId, int] = {}  # stamp of the question that each record answers
         self.asked: dict[JobId, float] = {}  # monotonic time of the same question
         self.denied: set[JobId] = set()  # not listed, and Slurm said so when it was asked for them
-        self.graces: Mapping[
-            str, float
-        ] = {}  # seconds that a preempted job has left, by partition; 0.0 = none
         self._stamps = 0
-        self._client, self._told = client, told
+        self._client, self._told, self._graces = client, told, graces
         self._now, self._sleep = monotonic, sleep
         self._width = settings.concurrentRequests
         self._waiting_gap = 1.0 / settings.pendingReadsPerSecond
@@ -110,7 +109,7 @@ class Reads:
             del self._settled[job]
             self._untold.discard(job)
         self._note_waiting(ours)
-        self._note_running(ours if contested and any(self.graces.values()) else {})
+        self._note_running(ours if contested and self._graces.given() else {})
         self.denied -= ours.keys()
         for job in [job for job, due in self._retry.items() if due <= self._now()]:
             del self._retry[job]
@@ -150,16 +149,18 @@ class Reads:
 
     def _grace(self, job: JobId) -> float:
         known = self.records.get(job)
-        return self.graces.get(known.partition, 0.0) if known is not None else 0.0
+        return self._graces.of(known) if known is not None else 0.0
 
     def overdue(self) -> str:
         """Why a preemption may be seen too late; "" = it is seen in time."""
+        if unknown := self._graces.unknown():
+            return unknown
         round_, grace = len(self._running) / RUNNING_PER_SECOND, self._recheck * LOOKS_PER_GRACE
         if round_ <= grace / 2:
             return ""
         return (
             f"{len(self._running)} running jobs are read in {round_:.0f} s while others wait, and a GraceTime of"
-            f" {grace:.0f} s may be over by then; give their partitions at least {2 * round_:.0f} s"
+            f" {grace:.0f} s may be over by then; give their partitions or QOS at least {2 * round_:.0f} s"
         )
 
     def note(self, record: JobRecord) -> None:

@@ -6,7 +6,7 @@ What must stay true: a field left empty in the JobSpec is absent from the JSON: 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from bridge.slurm import wire
 FIRST_EXTERNAL = 43  # data_parser v0.0.43 (Slurm 25.05) knows jobs without a process of Slurm's own
 FIRST_WITHOUT_CWD = 44  # before 25.11 even those need a working directory
 TEXT_LIMIT = 1024  # bytes
+NO_NODES = "None assigned"  # what accounting calls an empty list
 COMMENT_LIMIT = 4096  # characters of admin_comment that a JobRecord keeps
 
 # Only for Slurm without external jobs: the placeholder is a process that waits to be ended.
@@ -151,6 +152,14 @@ def allocate_body(job: JobId, spec: JobSpec, version: int) -> wire.Body:
     return {"job": body}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """Slurm has the job. The warnings say why it may wait, or which field was not understood."""
+
+    job_id: JobId
+    warnings: tuple[str, ...] = ()
+
+
 @lru_cache(maxsize=1024)
 def states_of(names: tuple[str, ...]) -> States:
     """Cached: ten thousand jobs share a dozen sets."""
@@ -183,6 +192,7 @@ def record(job: wire.Job) -> JobRecord:
         name=job.name,
         user=job.user_name,
         partition=job.partition,
+        qos=job.qos,
         time_limit=job.time_limit.limit,
         excluded=_nodes(job.excluded_nodes),
         exit_code=int(job.exit_code.return_code.value),
@@ -191,6 +201,29 @@ def record(job: wire.Job) -> JobRecord:
         comment=job.admin_comment[:COMMENT_LIMIT],
         listed=identity.listed(job.admin_comment),
         required=_nodes(job.required_nodes),
+    )
+
+
+def accounted(answer: wire.AccountedAnswer, job: JobId) -> JobRecord | None:
+    """The last submit of that id in our own Slurm cluster. Raises UserError when the node list can't be expanded."""
+    ours = answer.meta.slurm.cluster
+    rows = [row for row in answer.jobs if row.job_id == job and (not ours or row.cluster in ("", ours))]
+    if not rows:
+        return None
+    last = max(rows, key=lambda row: row.time.submission)
+    return JobRecord(
+        id=job,
+        states=states_of(last.state.current),
+        submitted=last.time.submission,
+        started=last.time.start,
+        ended=last.time.end,
+        nodes=_nodes("" if last.nodes == NO_NODES else last.nodes),
+        name=last.name,
+        user=last.user,
+        partition=last.partition,
+        time_limit=last.time.limit.limit,
+        mark=identity.parse(last.comment.administrator),
+        comment=last.comment.administrator[:COMMENT_LIMIT],
     )
 
 
@@ -213,6 +246,7 @@ def setup(conf: wire.ConfAnswer) -> SlurmSetup:
         start_delay=int(delay) if delay.isdigit() else START_DELAY,
         start_hooks=found.PrologSlurmctld,
         gres_types=found.GresTypes,
+        preempts=found.PreemptType,
         mcs=found.MCSPlugin == "mcs/label",
     )
 

@@ -25,8 +25,10 @@ from bridge.config import SlurmSettings
 from bridge.core.jobid import IdRange
 from bridge.core.model import JobId, JobRecord, Partition, States, is_ended
 from bridge.errors import BridgeError, Busy, Denied, ProtocolError, Unreachable, trim
+from bridge.slurm.archive import Archive
 from bridge.slurm.census import FORGETFUL, Census
 from bridge.slurm.client import SlurmClient
+from bridge.slurm.graces import Graces
 from bridge.slurm.pause import Pause
 from bridge.slurm.reads import Reads
 
@@ -34,7 +36,6 @@ BOOT_INTERVAL: Final = 1.0  # seconds between looks at the boot time
 HURRIED: Final = 0.02  # seconds between two polls after a hint, if polls are as cheap as that
 MAX_INTERVAL: Final = 2.0  # seconds: the longest pause between two polls, and the longest back-off
 DOUBTFUL: Final = ("PENDING", "NODE_FAIL", "BOOT_FAIL")
-PARTITIONS_INTERVAL: Final = 20.0  # seconds between looks at the partitions
 CATCH_UP: Final = 10.0  # seconds that GPUs wait at most, after a start, for reads of jobs that ended before
 KEPT_POLLS: Final = 256  # start times that poll_started remembers
 KEPT_RECORDS: Final = 900.0  # seconds that a record outlives its id in the state list
@@ -61,7 +62,6 @@ class JobWatcher:
         self.polls = 0  # complete polls so far
         self.boot_time = 0.0  # Unix seconds; 0 before the first look
         self.healthy = False  # the last cycle succeeded
-        self.partitions: dict[str, Partition] = {}  # as far as they have been read
         self.problem = "Slurm has not been asked yet"  # "" while healthy
         self._client, self._settings, self._ids = client, settings, ids
         self._changed, self._now, self._sleep = changed, monotonic, sleep
@@ -82,8 +82,10 @@ class JobWatcher:
         self._costs: deque[float] = deque((0.0, 0.0), maxlen=2)
         self._gone: dict[JobId, float] = {}  # records whose id left the list, and when
         self._rest = Pause(monotonic, sleep)
-        self._reads = Reads(client, settings, self._tell, monotonic, sleep)
+        self._graces = Graces(client, settings, monotonic, sleep)
+        self._reads = Reads(client, settings, self._tell, self._graces, monotonic, sleep)
         self._census = Census(client, self._found, monotonic, sleep)
+        self._archive = Archive(client, self._tell, monotonic, sleep)
         self._held = False  # as last said: Slurm numbers our jobs
 
     def __contains__(self, job: JobId) -> bool:
@@ -102,6 +104,11 @@ class JobWatcher:
         """The last full read of each job; may be older than `states`; outlives its id there by 15 minutes."""
         return self._reads.records
 
+    @property
+    def partitions(self) -> Mapping[str, Partition]:
+        """As far as they have been read."""
+        return self._graces.partitions
+
     def newest(self, job: JobId) -> States | None:
         """The state by the last complete poll, or by a read that was begun after it."""
         if self._reads.begun.get(job, 0) > self._stamp:
@@ -115,6 +122,14 @@ class JobWatcher:
     def denied(self, jobs: Iterable[JobId]) -> frozenset[JobId]:
         """Those that are not in the last complete poll, and of which Slurm said so when it was asked for them."""
         return frozenset(self._reads.denied.intersection(jobs)) if self._reads.denied else frozenset()
+
+    def recalled(self, jobs: Iterable[JobId]) -> Mapping[JobId, JobRecord]:
+        """What Slurm's accounting has of those that slurmctld doesn't list, as far as it was asked."""
+        return self._archive.records(jobs)
+
+    def recallable(self, jobs: Iterable[JobId]) -> frozenset[JobId]:
+        """Those that may have ended unseen, and whose answer from Slurm's accounting is worth waiting for."""
+        return self._archive.open(job for job in jobs if self.newest(job) is None)
 
     def covers(self, job: JobId) -> bool:
         """The last complete poll looked for this job: its absence there says something."""
@@ -188,6 +203,10 @@ class JobWatcher:
         """Read this job in full, before all others. `changed` is called if that brings news."""
         self._reads.want(job)
 
+    def recall(self, job: JobId) -> None:
+        """Ask Slurm's accounting for this job. `changed` is called when there is an answer, whatever it is."""
+        self._archive.want(job)
+
     def hint(self, job: JobId) -> None:
         """Somebody says that this job changes about now: looks follow, and nothing else."""
         self._rest.hint()
@@ -206,8 +225,9 @@ class JobWatcher:
         async with asyncio.TaskGroup() as tasks:
             for number, reader in enumerate(self._reads.tasks()):
                 tasks.create_task(reader, name=f"slurm-read-{number}")
-            tasks.create_task(self._look_at_partitions(), name="slurm-partitions")
+            tasks.create_task(self._graces.run(), name="slurm-graces")
             tasks.create_task(self._census.run(), name="slurm-census")
+            tasks.create_task(self._archive.run(), name="slurm-archive")
             while True:
                 began = self._now()
                 try:
@@ -273,18 +293,6 @@ class JobWatcher:
         log.warning("slurmctld has started anew (boot time %.0f, was %.0f)", boot, before)
         return True
 
-    async def _look_at_partitions(self) -> None:
-        """For ever. How long preemption leaves to its victims decides how often running jobs are read."""
-        while True:
-            try:
-                self.partitions = await self._client.partitions()
-                given = self._settings.preemptionGrace
-                graces = {name: p.grace if given is None else given for name, p in self.partitions.items()}
-                self._reads.graces = graces
-            except BridgeError as error:
-                log.debug("the partitions can't be read: %s", error)
-            await self._sleep(PARTITIONS_INTERVAL)
-
     def _publish(self, asked: float, ours: dict[JobId, States], booted: bool) -> None:
         """No await in here: nobody sees half of it."""
         before, first = self._states, not self.polls
@@ -292,11 +300,12 @@ class JobWatcher:
             self._caught_up = self._now() + CATCH_UP
         if asked - self._asked > self._settings.freshness or booted:
             self._fresh_since = asked
+        vanished = [job for job in before if job not in ours]
+        self._archive.polled(ours, vanished, asked - self._asked)
         self._states = ours
         self._asked = asked
         self.polls += 1
         self._started.append((self.polls, asked))
-        vanished = [job for job in before if job not in ours]
         for job in tuple(self._reissued(ours, before, booted)):
             self._reads.forget(job)
         for job in vanished:

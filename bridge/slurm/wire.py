@@ -55,6 +55,7 @@ class Version(Wire, frozen=True):
 
 class Slurm(Wire, frozen=True):
     version: Version = Version()
+    cluster: str = ""  # ClusterName
 
 
 class Meta(Wire, frozen=True):
@@ -108,6 +109,7 @@ class Job(Wire, frozen=True):
     name: str = ""
     user_name: str = ""
     partition: str = ""
+    qos: str = ""
     time_limit: Number = UNSET
     excluded_nodes: str = ""  # a hostlist
     required_nodes: str = ""  # a hostlist
@@ -117,6 +119,42 @@ class Job(Wire, frozen=True):
 
 class JobAnswer(Envelope, frozen=True, kw_only=True):
     jobs: tuple[Job, ...]
+
+
+# --- GET /slurmdb/…/job/{id} ----------------------------------------------------------------------
+
+
+class AccountedState(Wire, frozen=True):
+    current: tuple[str, ...] = ()
+
+
+class AccountedTime(Wire, frozen=True):
+    submission: float = 0
+    start: float = 0
+    end: float = 0  # 0 while it runs, as far as slurmdbd knows
+    limit: Number = UNSET
+
+
+class AccountedComment(Wire, frozen=True):
+    administrator: str = ""  # slurmctld sends it with the job's end, not before
+
+
+class Accounted(Wire, frozen=True):
+    job_id: int
+    state: AccountedState
+    time: AccountedTime
+    cluster: str = ""
+    comment: AccountedComment = AccountedComment()
+    nodes: str = ""  # a hostlist, or "None assigned"
+    name: str = ""
+    user: str = ""
+    partition: str = ""
+
+
+class AccountedAnswer(Envelope, frozen=True, kw_only=True):
+    """One job for each submit of the id, of every cluster that slurmdbd serves."""
+
+    jobs: tuple[Accounted, ...]
 
 
 # --- writes ---------------------------------------------------------------------------------------
@@ -193,6 +231,7 @@ class Conf(Wire, frozen=True):
     PrologSlurmctld: tuple[str, ...] = ()
     GresTypes: tuple[str, ...] = ()
     MCSPlugin: str = ""
+    PreemptType: str = ""
 
 
 class ConfAnswer(Envelope, frozen=True, kw_only=True):
@@ -224,6 +263,21 @@ class Partition(Wire, frozen=True):
 
 class PartitionsAnswer(Envelope, frozen=True, kw_only=True):
     partitions: tuple[Partition, ...]
+
+
+class QosLimits(Wire, frozen=True):
+    grace_time: int = 0  # seconds that a preempted job gets
+
+
+class Qos(Wire, frozen=True):
+    name: str = ""
+    limits: QosLimits = QosLimits()
+
+
+class QosAnswer(Envelope, frozen=True, kw_only=True):
+    """Of /slurmdb/…/qos/."""
+
+    qos: tuple[Qos, ...]
 
 
 class XSlurm(Wire, frozen=True):

@@ -26,7 +26,8 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.completion import Completion
 from tests.contract.slurm_proxy import LossyProxy
 from tests.patience import PATIENCE
-from tests.worlds.slurm import SlurmWorld, WorldCompletion
+from tests.worlds.slurm import SlurmWorld
+from tests.worlds.slurm_completion import WorldCompletion
 from tests.worlds.slurm_faults import Fault, Kind
 
 REPO = Path(__file__).resolve().parents[2]

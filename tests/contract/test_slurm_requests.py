@@ -279,7 +279,7 @@ async def test_what_slurm_can_never_take_is_invalid_with_slurms_number(
 
 
 async def test_more_than_the_partition_has_now_waits_and_the_warning_says_so(slurm: Slurm) -> None:
-    if not slurm.client.external_jobs:
+    if slurm.client.version == "v0.0.42":
         pytest.skip("Slurm 24.11 refuses it")
     job = slurm.id()
     submitted = await slurm.client.submit(job, spec(cpus_per_task=5000))

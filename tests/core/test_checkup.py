@@ -73,6 +73,18 @@ def test_what_is_just_good_enough_is_not_told(near: dict[str, object]) -> None:
     assert list(checkup.configuration(replace(GOOD, **near), SETTINGS)) == []  # type: ignore[arg-type]
 
 
+def test_a_grace_time_of_qos_that_nobody_can_read_is_told() -> None:
+    setup, settings = replace(GOOD, preempts="preempt/qos"), SETTINGS
+    assert "preemptionGrace" in only(checkup.preemption(setup, settings, accounting=False)).do
+    given = from_mapping({"preemptionGrace": 30.0})
+    by_partition = replace(GOOD, preempts="preempt/partition_prio")
+    assert [
+        *checkup.preemption(setup, settings, accounting=True),
+        *checkup.preemption(setup, given, accounting=False),
+        *checkup.preemption(by_partition, settings, accounting=False),
+    ] == []
+
+
 def test_an_mcs_label_that_slurm_does_not_know_is_told() -> None:
     labelled = from_mapping({"mcsLabel": "k8s"})
     assert "separates nobody" in only(checkup.configuration(GOOD, labelled)).text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.core.attempt import Attempt
-from bridge.core.facts import ClaimRefused
+from bridge.core.facts import ClaimRefused, Sight
 from bridge.core.lifecycle import decide
 from bridge.core.model import Condition, JobId, SlurmNode
 from bridge.core.steps import Decision, DeletePod, DrainNode, EndJob, SetConditions, SubmitJob
@@ -197,3 +197,70 @@ def test_a_job_that_ended_and_was_forgotten_since_is_no_vanished_one() -> None:
     over = (vanished(FIRST, record(FIRST, "CANCELLED")),)
     decision = look(sights=over)
     assert [type(s).__name__ for s in decision.steps] == ["SetConditions", "Notify", "DeletePod"]
+
+
+# --- time limits ----------------------------------------------------------------------------------
+
+LIMITED = replace(SPEC, user_limit=60, time_limit=62)
+UNREAD = (vanished(FIRST),)  # by a process that has just started
+
+
+def placed_for(minutes: float, *, sights: tuple[Sight, ...] = UNREAD, **changes: Any) -> Decision:
+    """A look at a pod that was bound so long ago."""
+    told = Condition(type="PodScheduled", status="True", changed=NOW - minutes * 60)
+    base: dict[str, Any] = {"sights": sights, "denied": frozenset({FIRST}), "spec": LIMITED}
+    return decide(facts(bound(FIRST, conditions=(told,)), **(base | changes)))
+
+
+def test_a_pod_whose_job_vanished_is_ended_at_its_time_limit_and_asks_for_no_place() -> None:
+    decision = placed_for(60.5)
+    assert [type(s).__name__ for s in decision.steps] == ["SetConditions", "Notify", "DeletePod"]
+    assert decision.verdict.reason == Reason.TIME_LIMIT
+    (delete,) = (s for s in decision.steps if isinstance(s, DeletePod))
+    assert delete.guarded, "an absence: the breaker is asked"
+
+
+def test_so_is_one_whose_claims_slurm_refuses() -> None:
+    left = (sight(record(FIRST, "FAILED")),)
+    closed = replace(busy(0), text="Required node not available (down, drained or reserved)")
+    assert placed_for(61.0, sights=left, claim_refused=closed).verdict.reason == Reason.TIME_LIMIT
+
+
+@pytest.mark.parametrize(("minutes", "limit"), [(0.0, 62), (20.5, 42), (59.9, 3)])
+def test_a_claim_asks_for_what_is_left_of_the_time_limit(minutes: float, limit: int) -> None:
+    assert claimed(placed_for(minutes)).spec.time_limit == limit
+
+
+def test_while_slurmctld_settles_the_place_is_claimed_for_a_minute_and_the_pod_lives() -> None:
+    decision = placed_for(90.0, boot_age=10.0)
+    assert claimed(decision).spec.time_limit == 3
+    assert not [s for s in decision.steps if isinstance(s, DeletePod)]
+
+
+def test_a_longer_limit_by_the_last_record_of_the_job_counts() -> None:
+    """Somebody extended it; of a shorter one the same."""
+    for minutes, reason in ((180, Reason.JOB_ABSENT), (70, Reason.TIME_LIMIT)):
+        started = NOW - 90 * 60
+        last = record(FIRST, "RUNNING", started=started, ended=started + minutes * 60, time_limit=minutes)
+        assert placed_for(90.0, sights=(vanished(FIRST, last),)).verdict.reason == reason
+
+
+def test_a_pod_without_a_limit_or_a_time_of_binding_is_not_ended_for_one() -> None:
+    assert claimed(placed_for(9000.0, spec=SPEC)).spec.time_limit is None
+    assert claimed(look(spec=LIMITED)).spec.time_limit == 62
+
+
+@pytest.mark.parametrize(("passed", "ends"), [(60.0, False), (121.0, True)])
+def test_a_claim_for_the_rest_of_a_limit_ends_its_pod_where_the_limit_does(passed: float, ends: bool) -> None:
+    started = NOW - passed
+    again = record(
+        FIRST,
+        "RUNNING",
+        started=started,
+        ended=started + 4 * 60,  # two minutes were left
+        time_limit=4,
+        required=(SlurmNode("n1"),),
+    )
+    decision = placed_for(60.0, sights=(sight(again),))
+    assert any(isinstance(s, DeletePod) for s in decision.steps) is ends
+    assert "no more than" not in decision.verdict.text

@@ -65,7 +65,7 @@ def _ended(phase: str, code: int, *, reason: str = "", why: str = "", **changes:
 
 
 TOLD = job_condition(record(FIRST, "RUNNING"), OLD)  # written together with the nomination
-BOUND = Condition(type="PodScheduled", status="True", changed=OLD)
+BOUND = Condition(type="PodScheduled", status="True", changed=NOW - 1000.0)
 UNREADY = Condition(type="Ready", status="False")
 BUSY = (ContainerStatus(name="c", running=True),)
 LOOPING = (ContainerStatus(name="c", reason="CrashLoopBackOff"),)
@@ -113,6 +113,11 @@ CIRCUMSTANCES: Mapping[str, Mapping[str, Any]] = {
     "not bound in time": {"granted_age": 31.0},
     "numbered by Slurm": {"held": True},
     "denied": {"denied": frozenset({FIRST})},
+    "accounted": {
+        "recalled": {FIRST: record(FIRST, "CANCELLED", ended=NOW - 5000.0)},
+        "sights": (vanished(FIRST),),  # by a process that has not seen the job
+    },
+    "limit over": {"spec": replace(SPEC, user_limit=10, time_limit=12)},
     "place taken": {"claim_refused": ClaimRefused(text="Requested nodes are busy", age=LONG, taken=3)},
 }
 

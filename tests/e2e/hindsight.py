@@ -14,6 +14,7 @@ import msgspec
 from bridge.core.invariants import Violation, no_shared_gpu, placed_by_slurm, positive_evidence, violations
 from bridge.core.model import JobRecord, Node, Pod, SlurmNode, is_ended
 from bridge.core.picture import Change, Picture
+from bridge.core.takeover import label_of
 from bridge.core.twins import by_slurm_name
 from bridge.kube import view
 from bridge.names import DISRUPTION_CONDITION, SCHEDULED_CONDITION
@@ -40,8 +41,13 @@ def judge(story: Story, kube: Kube, slurm: Slurm, now: float) -> tuple[Violation
     """At the moment at which each thing happened, as far as times tell; the rest at the moment of asking."""
     here = tuple(pod for pod in story.last if pod.uid not in story.gone)
     present = Picture(
-        cluster=kube.cluster_id(), now=now, pods=here, jobs=_jobs(slurm), nodes=_nodes(kube), booted=_booted(slurm)
-    )  # fmt: skip
+        cluster=kube.cluster_id(),
+        now=now,
+        pods=here,
+        jobs=_jobs(slurm, story),
+        nodes=_nodes(kube),
+        booted=_booted(slurm),
+    )
     # Of a pod that was bound before slurmctld's last boot Slurm may have forgotten the job, or have placed it anew.
     remembered = tuple(p for p in story.bindings if _bound_at(p) > present.booted)
     found = violations(present) + placed_by_slurm(replace(present, pods=remembered))
@@ -90,12 +96,18 @@ def _ours(pods: Iterable[Object]) -> tuple[Pod, ...]:
     return tuple(view.pod_from_object(pod) for pod in pods if is_ours(pod))
 
 
-def _jobs(slurm: Slurm) -> tuple[JobRecord, ...]:
+def _jobs(slurm: Slurm, story: Story) -> tuple[JobRecord, ...]:
+    """All that slurmctld has, and what accounting knows of jobs that pods name and slurmctld has forgotten."""
     reply = slurm.ask("GET", "jobs/")
     assert reply.is_success, f"all jobs: {reply.status_code} {reply.text[:300]}"
-    return tuple(
-        translate.record(job) for job in msgspec.json.decode(reply.content, type=wire.JobAnswer).jobs
+    listed = [translate.record(job) for job in msgspec.json.decode(reply.content, type=wire.JobAnswer).jobs]
+    named = {job for pod in story.last if (job := label_of(pod)) is not None} - {job.id for job in listed}
+    asked = {job: raw for job in named if (raw := slurm.books(job))}
+    found = (
+        translate.accounted(msgspec.json.decode(raw, type=wire.AccountedAnswer), job)
+        for job, raw in asked.items()
     )
+    return (*listed, *(record for record in found if record is not None and is_ended(record.states)))
 
 
 def _nodes(kube: Kube) -> dict[SlurmNode, Node]:

@@ -72,6 +72,14 @@ class Slurm:
         headers = {"X-SLURM-USER-TOKEN": self._token.read_text().strip()}
         return self._http.request(method, path, json=body, headers=headers)
 
+    def books(self, number: int) -> bytes:
+        """What accounting says of a job, as it says it; b"" where there is none."""
+        facts = self._stack.facts
+        if not facts["options"]["accounting"]:
+            return b""
+        reply = self.ask("GET", f"{facts['slurm_url']}/slurmdb/{facts['slurm_api']}/job/{number}")
+        return reply.content if reply.is_success else b""
+
     # --- looks ------------------------------------------------------------------------------------
 
     def job(self, number: int) -> Job | None:

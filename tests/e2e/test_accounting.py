@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ LIVE = {"", "PENDING", "RUNNING"}  # "": slurmdbd has not heard of it yet
 
 @pytest.fixture(scope="module")
 def accounting() -> Iterator[Stack]:
-    with own("accounting", "--accounting") as found:
+    with own("accounting", "--accounting", "--min-job-age", "10") as found:
         yield found
 
 
@@ -84,6 +85,55 @@ def test_a_time_limit_that_just_fits_is_granted_and_one_that_does_not_stays_refu
         )
     finally:
         scene.stack.run(*sacctmgr, "set", "MaxWall=-1", *(["Flags=-1"] if flags else []))
+
+
+@pytest.fixture
+def by_qos(accounting: Stack) -> Iterator[Scene]:
+    """Preemption as QOS say, with a grace time of theirs. The bridge asks for these at its start, then now and then."""
+    path = Path(accounting.facts["slurm_conf"])
+    before = path.read_text()
+    path.write_text(before.replace("preempt/partition_prio", "preempt/qos"))
+    modify = ("sacctmgr", "-i", "modify", "qos")
+    accounting.run(*modify, "normal", "set", "GraceTime=40", "PreemptMode=cancel")
+    accounting.run(*modify, "high", "set", "Preempt=normal")
+    try:
+        for part in ("slurmctld", "bridge"):
+            accounting.restart(part)
+        accounting.wait_leading()
+        with staged(accounting) as found:
+            yield found
+    finally:
+        path.write_text(before)
+        accounting.run(*modify, "normal", "set", "GraceTime=0")
+        accounting.run(*modify, "high", "set", "Preempt=")
+        accounting.restart("slurmctld")
+
+
+def test_a_pod_preempted_by_its_qos_is_told_while_slurm_still_leaves_it_its_node(by_qos: Scene) -> None:
+    uid = by_qos.create(k.pod("checkpoints", grace=5, options=by_qos.only("n1")))
+    number = k.job_label(by_qos.running("checkpoints"))
+    by_qos.slurm.sbatch("-A", "proj", "--qos=high", "--exclusive", "--nodelist=n1", "--mem=1000")
+    by_qos.gone("checkpoints")
+    assert k.shown(by_qos.last_of(uid), "DisruptionTarget")["reason"] == "SlurmPreempting"
+    ended = by_qos.job_becomes(number, "CANCELLED", "COMPLETED", "PREEMPTED")
+    assert "PREEMPTED" not in ended.states
+
+
+def test_what_slurm_ended_and_forgot_while_the_bridge_was_away_is_ended_right(scene: Scene) -> None:
+    """slurmctld purges once a minute what ended longer ago than MinJobAge."""
+    uids = {name: scene.create(k.pod(name)) for name in ("cancelled", "steady")}
+    for name in uids:
+        scene.running(name)
+    job, kept = (k.job_label(scene.get(name)) for name in uids)
+    with scene.stack.without("bridge"):
+        scene.slurm.scancel(job)
+        eventually("slurmctld has forgotten it", lambda: scene.slurm.job(job) is None, within=150, every=1.0)
+    told = scene.last_of(uids["cancelled"], within=60)
+    (shown,) = (c for c in told["status"]["conditions"] if c["type"] == "DisruptionTarget")
+    assert "was cancelled in Slurm, as Slurm's accounting says" in shown["message"]
+    assert scene.slurm.jobs_of(uids["cancelled"]) == [], "its place is not asked for again"
+    assert scene.slurm.live_jobs_of(uids["steady"])
+    assert k.job_label(scene.get("steady")) == kept
 
 
 def _says(name: str, key: str, value: str) -> Object:

@@ -89,6 +89,7 @@ async def _play(schedule: Schedule) -> Seen | None:
         **SETTINGS,
     )
     sim.slurm.start_delay = options.start_delay
+    sim.slurm.books.open = schedule.seed % 2 == 1
     sim.slurm.asker = "alice" if options.held else "slurm"
     if options.lossy:
         sim.kube.loses = lambda: random.random() < 0.01

@@ -148,6 +148,10 @@ class Simulation:
             self._killer = asyncio.create_task(self.crash(name))
             await asyncio.Event().wait()  # the answer finds nobody
 
+    def notes(self, name: str = "a") -> list[str]:
+        """What /readyz notes."""
+        return self._replicas[name].bridge.snapshot.notes()
+
     def up(self, name: str = "a") -> bool:
         return name in self._replicas
 

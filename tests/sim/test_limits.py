@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,6 +112,34 @@ def test_a_limit_that_no_qos_allows_is_left_to_slurms_own_words(tmp_path: Path, 
         sim.slurm.max_wall = 22  # with grace and margin
         sim.slurm.native()  # slurmctld looks at what waits
         await sim.until(lambda: running(sim, "p"), 70.0)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("minutes", [30, 120])
+def test_an_outage_that_slurm_forgets_a_job_in_does_not_lengthen_its_limit(
+    tmp_path: Path, minutes: int
+) -> None:
+    """Ended a minute into an hour without a bridge; slurmctld forgets it after five."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        sim.create("p", annotations={LIMIT: str(minutes)})
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        began = sim.slurm.clock()
+        await sim.crash()
+        await asyncio.sleep(60.0)
+        sim.slurm.end(sim.job_of("p"), "TIMEOUT")
+        await asyncio.sleep(3540.0)  # the witness minds a pod without a job, and nobody is there to mend it
+        sim.slurm.tick()
+        assert not sim.slurm.jobs
+        asked = sim.slurm.count("POST job/allocate")
+        sim.start()
+        await asyncio.sleep(60.0 + max(0, minutes - 60) * 60.0)
+        assert sim.pod("p") is None
+        claims = sim.slurm.count("POST job/allocate") - asked
+        assert claims == (0 if minutes == 30 else 1), "nothing is claimed for a pod whose limit is over"
+        assert sim.slurm.clock() - began < max(minutes, 60) * 60 + 70.0
 
     play(tmp_path, scene)
 

@@ -14,7 +14,7 @@ from bridge.errors import Invalid
 from tests.sim.loop import run
 from tests.sim.simulation import Simulation
 from tests.worlds.kube_faults import Answer as KubeAnswer
-from tests.worlds.slurm import WorldCompletion
+from tests.worlds.slurm_completion import WorldCompletion
 from tests.worlds.slurm_faults import Fault, Kind
 
 Scene = Callable[[Simulation], Awaitable[None]]

@@ -136,6 +136,50 @@ def test_a_preempted_pod_gets_its_signal_well_inside_the_grace_time(tmp_path: Pa
     play(tmp_path, scene, nodes=1)
 
 
+@pytest.mark.parametrize("partitions", [0, 600], ids=["", "whatever the partition leaves"])
+def test_so_does_one_whose_qos_leaves_the_time(tmp_path: Path, partitions: int) -> None:
+    """preempt/qos asks the job's QOS only."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.grace_time, sim.slurm.preempts = partitions, "preempt/qos"
+        sim.slurm.books.open = True
+        sim.slurm.books.graces["normal"] = 60
+        sim.start()
+        await alone(sim, gpus=8)
+        await sim.settle(100.0)
+        sim.slurm.native(gpus=8)
+        job = sim.job_of("p")
+        await sim.settle(30.0)
+        sim.slurm.preempt_at(job, sim.wall())
+        await sim.until(lambda: condition(sim, "p", "DisruptionTarget"), 20.0)
+        assert condition(sim, "p", "DisruptionTarget")["reason"] == "SlurmPreempting"
+        assert sim.slurm.count("GET slurmdb/qos/") == 1, "every five minutes"
+
+    play(tmp_path, scene, nodes=1)
+
+
+@pytest.mark.parametrize("preempts", ["preempt/qos", "preempt/partition_prio"])
+def test_where_the_qos_counts_and_cannot_be_read_readyz_says_what_to_set(
+    tmp_path: Path, preempts: str
+) -> None:
+    async def scene(sim: Simulation) -> str:
+        sim.slurm.preempts = preempts
+        sim.start()
+        await alone(sim, gpus=8)
+        await sim.settle(30.0)
+        return "; ".join(sim.notes())
+
+    async def unset(sim: Simulation) -> None:
+        assert ("set preemptionGrace" in await scene(sim)) is (preempts == "preempt/qos")
+
+    async def given(sim: Simulation) -> None:
+        assert "preemptionGrace" not in await scene(sim)
+
+    (tmp_path / "given").mkdir()
+    play(tmp_path, unset)
+    play(tmp_path / "given", given, preemptionGrace=60.0)
+
+
 def test_on_an_api_server_that_takes_seconds_for_a_write_a_pod_still_goes_with_its_job(
     tmp_path: Path,
 ) -> None:

@@ -20,7 +20,8 @@ from bridge.kube.wire import JSON, Query, Reply
 from bridge.slurm.auth import TokenAuth
 from bridge.slurm.client import SlurmClient
 from tests.worlds.kube import KubeWorld
-from tests.worlds.slurm import SlurmWorld, WorldCompletion
+from tests.worlds.slurm import SlurmWorld
+from tests.worlds.slurm_completion import WorldCompletion
 
 Message = MutableMapping[str, Any]
 Application = Callable[

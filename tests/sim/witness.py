@@ -160,7 +160,7 @@ class Witness:
             pods=pods,
             gone=tuple(self._gone.values()),
             dead=self._dead(pods),
-            jobs=tuple(self._job(job) for job in self._slurm.jobs.values()),
+            jobs=tuple(self._job(job) for job in self._known()),
             nodes=self._node_table(),
             drained=frozenset(SlurmNode(name) for name, node in self._slurm.nodes.items() if node.drained),
             booted=math.floor(self._slurm.came_up),  # as Slurm tells starts: whole seconds
@@ -170,6 +170,13 @@ class Witness:
             limit_margin=LIMIT_MARGIN,
             handover=False,
         )
+
+    def _known(self) -> Iterator[WorldJob]:
+        """What slurmctld has, and ends that it has forgotten since and slurmdbd tells whoever asks."""
+        yield from self._slurm.jobs.values()
+        for job in self._slurm.books.rows.values() if self._slurm.books.open else ():
+            if job.id not in self._slurm.jobs and is_ended(job.states):
+                yield job
 
     def _is_ours(self, pod: Object) -> bool:
         return pod["spec"].get("schedulerName") in self._schedulers

@@ -18,7 +18,7 @@ import httpx
 import msgspec
 
 from bridge.core.model import JobId, is_ended
-from bridge.errors import Denied
+from tests.worlds.slurm_books import CLUSTER, QOS, Books, number
 from tests.worlds.slurm_cluster import Cluster, Refused, WorldJob, WorldNode, names_of
 from tests.worlds.slurm_faults import Fault, Faults, Kind
 
@@ -29,6 +29,7 @@ Answer = tuple[int, str, bytes]
 
 JSON = "application/json"
 encode = msgspec.json.Encoder().encode
+BOOKS = re.compile(r"slurmdb/v0\.0\.(\d+)/(?:qos/|job/(\d+))")
 DOWN = {"GET jobs/state/": (500, -1), "GET job/{id}": (500, -1), "DELETE job/{id}": (403, 1)}
 ROUTES = (
     ("GET", re.compile(r"ping/"), "ping/"),
@@ -56,10 +57,12 @@ class SlurmWorld(Cluster):
         token: str = "token",
         min_job_age: float = 300.0,
     ) -> None:
+        self.books = Books()
         super().__init__(nodes, clock=clock, external=version >= 43, min_job_age=min_job_age)
         self.version = version
         self.token = token
         self.users_of_tokens: dict[str, str] = {}  # others that are good, too
+        self.preempts = "preempt/partition_prio"
         self.down = False  # slurmctld; slurmrestd lives on
         self.latency = 0.0  # seconds of every request, half of them before it is carried out
         self.faults = Faults()
@@ -94,6 +97,9 @@ class SlurmWorld(Cluster):
         route, job = (
             _route(method, path.removeprefix(prefix)) if path.startswith(prefix) else (path, JobId(0))
         )
+        if (books := BOOKS.fullmatch(path, 1)) is not None and int(books[1]) == self.version:
+            route = "slurmdb/job/{id}" if books[2] else "slurmdb/qos/"
+            job = JobId(int(books[2] or 0))
         request = f"{method} {route}"
         self.requests.append(request)
         if self.latency:
@@ -130,6 +136,11 @@ class SlurmWorld(Cluster):
             if task.cancelled() and not (me and me.cancelling()):  # the caller does not die at the same moment
                 raise httpx.ReadError("slurmctld died") from None
             raise
+
+    def _put(self, job: WorldJob, *, gone: bool = False) -> None:
+        if not gone:
+            self.books.note(job)
+        super()._put(job, gone=gone)
 
     # --- holds and rights -------------------------------------------------------------------------
 
@@ -176,6 +187,10 @@ class SlurmWorld(Cluster):
         if request == "GET /openapi/v3":
             return 200, JSON, json.dumps(self._openapi()).encode()
         route = request.split(" ")[1]
+        if route.startswith("slurmdb/") and self.books.open:
+            if not self.books.answers:
+                return self._refused(502, 7000, "Unable to connect to database")
+            return self._ok(self.books.told(job) if job else self.books.qos())
         if route not in {known for _, _, known in ROUTES} and route.removeprefix("node/") not in self.nodes:
             return 404, "text/plain", b"Unable to find requested URL endpoint."
         given = headers["x-slurm-user-token"]
@@ -205,9 +220,10 @@ class SlurmWorld(Cluster):
             case "GET conf":
                 meta = {"BOOT_TIME": int(self.booted), "LastUpdate": int(self.clock())}
                 conf = {"SlurmUser": "slurm", "AccountingStorageType": "accounting_storage/slurmdbd"}
+                conf["PreemptType"] = self.preempts
                 return self._ok({"slurm_conf_meta": meta, "slurm_conf": conf})
             case "GET diag/":
-                times = {"req_time": _number(int(self.clock())), "req_time_start": _number(int(self.booted))}
+                times = {"req_time": number(int(self.clock())), "req_time_start": number(int(self.booted))}
                 return self._ok({"statistics": {**times, **self.counts}})
             case "GET jobs/state/":
                 listed = [{"job_id": str(j.id), "state": sorted(j.states)} for j in self.jobs.values()]
@@ -271,11 +287,13 @@ class SlurmWorld(Cluster):
             (2017, "Invalid job id specified") if found is None else (2021, "Job/step already completing")
         )
         error = {"string": text, "code": code, "message": text}
-        return [{"error": error, "step_id": str(job), "job_id": _number(0)}]
+        return [{"error": error, "step_id": str(job), "job_id": number(0)}]
 
     def _openapi(self) -> dict[str, Any]:
         served = [v for v in (42, 43, 44, 45) if v <= self.version]
         paths: dict[str, Any] = {f"/slurm/v0.0.{v}/job/submit": {"post": {}} for v in served}
+        if self.books.open:
+            paths |= {f"/slurmdb/v0.0.{v}/job/{{job_id}}": {"get": {}} for v in served}
         return {"openapi": "3.1.0", "paths": paths, "info": {"x-slurm": {"version": self._slurm_version()}}}
 
     def _slurm_version(self) -> dict[str, str]:
@@ -283,7 +301,7 @@ class SlurmWorld(Cluster):
         return {"major": major, "minor": minor, "micro": "5"}
 
     def _ok(self, body: dict[str, Any], *warnings: str) -> Answer:
-        meta = {"slurm": {"version": self._slurm_version()}}
+        meta = {"slurm": {"version": self._slurm_version(), "cluster": CLUSTER}}
         listed = [{"description": w, "source": "world"} for w in warnings]
         return 200, JSON, encode({**body, "meta": meta, "errors": [], "warnings": listed})
 
@@ -294,29 +312,6 @@ class SlurmWorld(Cluster):
             JSON,
             encode({"jobs": None, "errors": [error], "warnings": [], "meta": {}}),
         )
-
-
-class WorldCompletion:
-    """Stands in for bridge.slurm.completion.Completion."""
-
-    def __init__(self, world: SlurmWorld) -> None:
-        self._world = world
-
-    async def complete(self, job: JobId, wait_status: int) -> bool:
-        found = self._world.jobs.get(job)
-        if found is not None and self._world.asker not in ("slurm", found.user):
-            raise Denied(f"complete job {job}: slurmctld refuses (2010)", code=2010)
-        if found is not None and not is_ended(found.states):
-            self._world.serving = job
-            self._world.complete(job, wait_status)
-            self._world.serving = None
-        return True
-
-    async def watch(self) -> None:
-        await asyncio.Event().wait()
-
-    def note(self) -> str:
-        return ""
 
 
 def _route(method: str, rest: str) -> tuple[str, JobId]:
@@ -338,31 +333,28 @@ def _spoil(fault: Fault | None, answer: Answer) -> Answer:
     return answer
 
 
-def _number(value: int | None) -> dict[str, Any]:
-    return {"set": value is not None, "infinite": False, "number": value or 0}
-
-
 def shown(job: WorldJob) -> dict[str, Any]:
     """As GET job/{id} tells it."""
-    exit_code = {"return_code": _number(job.exit_code), "signal": {"id": _number(job.exit_signal or None)}}
+    exit_code = {"return_code": number(job.exit_code), "signal": {"id": number(job.exit_signal or None)}}
     ended = is_ended(job.states)
     gres = [f"gpu:{job.gpu_type}:{len(i)}(IDX:{_ranges(i)})" if i else "" for i in job.gpus.values()]
     return {
         "job_id": job.id,
         "job_state": sorted(job.states),
-        "submit_time": _number(int(job.submitted)),
-        "start_time": _number(int(job.started)),
-        "end_time": _number(int(job.ended or _planned_end(job))),
-        "preempt_time": _number(int(job.preempted)),
+        "submit_time": number(int(job.submitted)),
+        "start_time": number(int(job.started)),
+        "end_time": number(int(job.ended or _planned_end(job))),
+        "preempt_time": number(int(job.preempted)),
         "state_reason": job.reason,
         "nodes": ",".join(job.nodes),
-        "cpus": _number(job.cpus * job.node_count),
-        "memory_per_node": _number(job.memory),
+        "cpus": number(job.cpus * job.node_count),
+        "memory_per_node": number(job.memory),
         "gres_detail": [] if ended or not any(gres) else gres,
         "name": job.name,
         "user_name": job.user,
         "partition": job.partition,
-        "time_limit": _number(job.time_limit),
+        "qos": QOS,
+        "time_limit": number(job.time_limit),
         "excluded_nodes": ",".join(sorted(job.excluded)),
         "required_nodes": ",".join(sorted(job.required)),
         "exit_code": exit_code,

@@ -1,0 +1,154 @@
+"""Jobs that ended while no bridge ran, and that slurmctld has forgotten since: Slurm's accounting remembers them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bridge.core.model import JobId
+from tests.sim.simulation import Simulation
+from tests.sim.test_story import play, running
+from tests.sim.test_vanished import alone, condition, forget
+from tests.worlds.slurm_faults import Fault, Kind
+
+HOUR = 3600.0
+MINUTE = 60.0
+
+
+async def away(sim: Simulation, *ends: tuple[JobId, str]) -> None:
+    """An hour without a bridge, and what Slurm did to jobs in its second minute. The witness minds: nobody mends it."""
+    await sim.crash()
+    await asyncio.sleep(MINUTE)
+    for job, state in ends:
+        sim.slurm.end(job, state)
+    await asyncio.sleep(HOUR - MINUTE)
+    sim.slurm.tick()
+    assert not {job for job, _ in ends} & sim.slurm.jobs.keys()
+
+
+@pytest.mark.parametrize(
+    "state", ["CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE"]
+)
+def test_what_slurm_ended_during_an_hour_without_a_bridge_is_ended_right(tmp_path: Path, state: str) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        await alone(sim)
+        await away(sim, (sim.job_of("p"), state))
+        submits = sim.slurm.count("POST job/allocate")
+        sim.start()
+        await asyncio.sleep(3.0)
+        assert condition(sim, "p", "DisruptionTarget")["message"].endswith("slurmctld has forgotten it since")
+        await asyncio.sleep(30.0)
+        assert sim.pod("p") is None
+        assert sim.slurm.count("POST job/allocate") == submits, "no place is asked for"
+        assert sim.slurm.count("GET slurmdb/job/{id}") == 1
+
+    play(tmp_path, scene, dying=1.0)
+
+
+@pytest.mark.parametrize("fails", ["refuses", "hangs", "absent", "tidied", "runs"])
+def test_where_accounting_tells_no_end_the_place_is_claimed_as_ever(tmp_path: Path, fails: str) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        _, node = await alone(sim)
+        job = sim.job_of("p")
+        row = next(iter(sim.slurm.books.of(job)))
+        await away(sim, (job, "COMPLETED" if fails == "tidied" else "CANCELLED"))
+        if fails == "refuses":
+            sim.slurm.books.answers = False
+        if fails == "absent":
+            sim.slurm.books.rows.clear()
+        if fails == "runs":
+            sim.slurm.books.note(row)
+        if fails == "hangs":
+            sim.slurm.faults.add(Fault(pattern="slurmdb", kind=Kind.HANG))
+        sim.start()
+        await asyncio.sleep(10.0)
+        assert running(sim, "p")
+        assert (sim.slurm.jobs[job].nodes, "RUNNING" in sim.slurm.jobs[job].states) == ((node,), True)
+        asked = sim.slurm.count("GET slurmdb/job/{id}")
+        await asyncio.sleep(600.0)
+        assert (asked, sim.slurm.count("GET slurmdb/job/{id}")) == (1, 1)
+
+    play(tmp_path, scene)
+
+
+def test_a_wiped_slurmctld_costs_nobody_anything_whatever_the_books_say_of_live_jobs(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        await alone(sim)
+        job = sim.job_of("p")
+        forget(sim, job)
+        await sim.until(lambda: job in sim.slurm.jobs, 5.0)
+        assert sim.slurm.count("GET slurmdb/job/{id}") == 0, "it vanished before our eyes"
+        await sim.crash()
+        forget(sim, job)
+        sim.start()
+        await sim.until(lambda: job in sim.slurm.jobs, 10.0)
+        assert sim.slurm.count("GET slurmdb/job/{id}") == 1
+        await sim.settle(400.0)
+        assert running(sim, "p")
+
+    play(tmp_path, scene)
+
+
+def test_without_a_failure_nobody_is_asked(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        await alone(sim)
+        sim.slurm.end(sim.job_of("p"), "CANCELLED")
+        await sim.until(lambda: sim.pod("p") is None, 10.0)
+        await sim.settle(400.0)
+        assert sim.slurm.count("GET slurmdb/job/{id}") == 0
+
+    play(tmp_path, scene)
+
+
+def test_an_end_that_a_crash_undid_stays_on_the_books_and_ends_nobody(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        await alone(sim)
+        job = sim.job_of("p")
+        await sim.settle(60.0)
+        await sim.crash()
+        sim.slurm.end(job, "CANCELLED")
+        await sim.settle(1.0)
+        sim.slurm.crash(5.0)
+        assert "RUNNING" in sim.slurm.jobs[job].states
+        assert "CANCELLED" in sim.slurm.books.of(job)[0].states
+        sim.start()
+        await sim.settle(400.0)
+        assert running(sim, "p")
+        forget(sim, job)
+        await sim.until(lambda: job in sim.slurm.jobs, 10.0)
+        await sim.settle(400.0)
+        assert running(sim, "p")
+
+    play(tmp_path, scene)
+
+
+def test_many_that_a_person_cancelled_meanwhile_all_go_each_asked_for_once(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        names = [f"p{i}" for i in range(20)]
+        for name in names:
+            sim.create(name)
+        await sim.until(lambda: all(running(sim, name) for name in names), 30.0)
+        jobs = [sim.job_of(name) for name in names]
+        await away(sim, *((job, "CANCELLED") for job in jobs))
+        submits = sim.slurm.count("POST job/allocate")
+        sim.start()
+        await asyncio.sleep(60.0)
+        assert not sim.pods()
+        assert sim.slurm.count("POST job/allocate") == submits
+        assert sim.slurm.count("GET slurmdb/job/{id}") == len(jobs)
+
+    play(tmp_path, scene)
