@@ -149,6 +149,7 @@ class Bridge:
             completion=completion,
             leading=lambda: self.leading,
             numbered=lambda job: job not in ids,
+            wall=wall,
         )
         namespace = settings.cluster.leaseNamespace
         guard = self._guard = Guard(

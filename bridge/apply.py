@@ -7,12 +7,13 @@ RBAC (deploy/manifests) can be read off the arms.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, assert_never
 
 from bridge.core import attempt as attempts
-from bridge.core.model import JobId, Pod
+from bridge.core.model import JobId, KubeNode, Pod
 from bridge.core.steps import (
     AdoptJob,
     Bind,
@@ -32,7 +33,7 @@ from bridge.core.steps import (
     Unhold,
     UpdateExclusions,
 )
-from bridge.errors import BridgeError, Conflict, Denied, RefusedError, StaleView
+from bridge.errors import BridgeError, Conflict, Denied, NotFound, RefusedError, StaleView
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.log import logger
@@ -75,6 +76,7 @@ class WriteDoor:
         completion: Ending | None,
         leading: Callable[[], bool],
         numbered: Callable[[JobId], bool] = lambda job: False,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """`numbered`: is that job's id one that Slurm gave out, and may give out again?"""
         self._slurm = slurm
@@ -83,6 +85,7 @@ class WriteDoor:
         self._completion = completion
         self._leading = leading
         self._numbered = numbered
+        self._wall = wall
 
     async def apply(self, step: Step) -> Pod | JobId | None:
         """What the answer tells: the pod as the API server has it after the write, or the id that Slurm gave a job."""
@@ -162,6 +165,8 @@ class WriteDoor:
     async def _end(self, step: EndJob) -> None:
         """COMPLETED or FAILED with the pod's exit code where slurmctld can be asked; else cancelled."""
         job, status, note = step.id, step.wait_status, step.note
+        for node, wanted in step.working:
+            await self._works(node, wanted)
         if self._slurm.rights.asks_for_owner or self._numbered(job):
             found = await self._slurm.job(job)
             theirs = found.mark.group != step.group if found.mark is not None else not found.listed
@@ -175,6 +180,16 @@ class WriteDoor:
                 note = "; ".join(filter(None, (step.why, note, how)))
             await self._slurm.cancel(job, note, step.mark)
         log.info("job ended", job=job, status=status, why=step.why)
+
+    async def _works(self, name: KubeNode, wanted: float) -> None:
+        """Asked for by its name: a watch may have lost the events that say otherwise."""
+        try:
+            node = await self._kube.node(name)
+        except NotFound:
+            node = None
+        if node is None or not node.ready or self._wall() - node.ready_since < wanted:
+            text = f"node {name} has not been Ready for {wanted:.0f} s: what ran there is not known to have ended"
+            raise StaleView(text)
 
     async def _completed(self, step: EndJob) -> bool:
         if step.wait_status is None or self._completion is None:

@@ -51,9 +51,7 @@ class Member:
 
         The control plane may call a pod Failed while its node is out of reach: then a status still says running.
         """
-        if not self.pod.node:
-            return True
-        if self.pod.ended and self._told_dead():
+        if self.told_dead:
             return True
         if self.gone_age is None or not self.node_ready:
             return False
@@ -61,6 +59,11 @@ class Member:
         return had_time(
             min(self.gone_age, self.node_ready_for), self.node_view_age, grace=self.pod.grace, margin=margin
         )
+
+    @property
+    def told_dead(self) -> bool:
+        """Not by time alone."""
+        return not self.pod.node or (self.pod.ended and self._told_dead())
 
     def _told_dead(self) -> bool:
         """By kubelet. One that works and refused the pod has no containers to tell of; of one that is out of reach the

@@ -147,6 +147,7 @@ class Node:
     uid: Uid = Uid("")
     labels: Mapping[str, str] = field(default_factory=dict)
     ready: bool = True
+    ready_since: float = 0.0  # of the Ready condition as it stands; 0.0 = it does not say
     cordoned: bool = False  # spec.unschedulable
     allocatable: Mapping[str, str] = field(default_factory=dict)
 

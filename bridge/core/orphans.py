@@ -23,10 +23,12 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """`dead`: nodes that must be drained first, because nobody there can have stopped the containers."""
+    """`dead`: nodes that must be drained first, because nobody there can have stopped the containers; `working`: those
+    where a kubelet had the time to, if it really works."""
 
     verdict: Verdict
     dead: tuple[SlurmNode, ...] = ()
+    working: tuple[SlurmNode, ...] = ()
 
 
 CLOCK_SKEW = 5.0  # seconds that slurmctld's clock may be behind ours
@@ -67,4 +69,5 @@ def orphan(
         if present and not had_time(since, view_age, grace=mark.grace, margin=margin):
             return None
     text = f"job {record.id}: none of its pods ({', '.join(mark.pods)}) exists any more"
-    return Orphan(Verdict(Reason.ORPHAN, text), tuple(away))
+    ran = () if "PENDING" in record.states else record.nodes
+    return Orphan(Verdict(Reason.ORPHAN, text), tuple(away), tuple(name for name in ran if name not in away))

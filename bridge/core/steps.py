@@ -75,6 +75,8 @@ class EndJob:
         None  # whose it is; the loop knows. Slurm may have given a number of its own out again
     )
     mark: Mark | None = None  # goes into the job first where it is cancelled; a status tells as much
+    # Only if these nodes have been Ready for so many seconds: that containers there are dead, time alone tells.
+    working: tuple[tuple[KubeNode, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from bridge.core.lease import LeaseRecord
-from bridge.core.model import Condition, KubeNode, Pod, Uid
+from bridge.core.model import Condition, KubeNode, Node, Pod, Uid
 from bridge.errors import BridgeError, ProtocolError
 from bridge.kube import leases, view
 from bridge.kube.kinds import Kind, pods
@@ -92,6 +92,9 @@ class KubeClient:
 
     async def pod(self, namespace: str, name: str) -> Pod:
         return view.pod((await self._call("get", "pods", "GET", _pod_path(namespace, name))).body)
+
+    async def node(self, name: KubeNode) -> Node:
+        return view.node((await self._call("get", "nodes", "GET", f"/api/v1/nodes/{quote(name)}")).body)
 
     async def version(self) -> str:
         """The API server's, "v1.36.3"."""

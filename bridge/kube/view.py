@@ -230,11 +230,13 @@ def _small_pod(view: PodView) -> Pod:
 
 def _node(view: NodeView) -> Node:
     meta, spec, status = view.metadata, view.spec or NodeSpecView(), view.status or NodeStatusView()
+    ready = next((c for c in status.conditions or () if c.type == "Ready"), None)
     return Node(
         name=KubeNode(intern(meta.name)),
         uid=Uid(meta.uid),
         labels=_words(meta.labels),
-        ready=any(c.type == "Ready" and c.status == "True" for c in status.conditions or ()),
+        ready=ready is not None and ready.status == "True",
+        ready_since=seconds(ready.last_transition_time) if ready is not None else 0.0,
         cordoned=bool(spec.unschedulable),
         allocatable=_amounts(status.allocatable),
     )

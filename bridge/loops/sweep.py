@@ -82,7 +82,7 @@ class SweepLoop:
             if any([await self._there(uid, ref) for uid, ref in pods]):
                 continue
             log.warning(found.verdict.text, reason=found.verdict.reason.value)
-            for step in _steps(record, found):
+            for step in self._steps(record, found):
                 await self._door.apply(step)
 
     async def _there(self, uid: Uid, ref: str) -> bool:
@@ -124,10 +124,12 @@ class SweepLoop:
             if all(asked):
                 yield record, found
 
-
-def _steps(record: JobRecord, found: Orphan) -> Iterable[Step]:
-    for node in found.dead:
-        reason = f"{DRAIN_PREFIX} node not Ready; containers of job {record.id} may still run"
-        yield DrainNode(node=node, reason=reason)
-    note = f"exit unknown: {found.verdict.text}" if record.nodes else ""
-    yield EndJob(id=record.id, wait_status=None, why=found.verdict.text, note=note, mark=at_rest(record))
+    def _steps(self, record: JobRecord, found: Orphan) -> Iterable[Step]:
+        for node in found.dead:
+            reason = f"{DRAIN_PREFIX} node not Ready; containers of job {record.id} may still run"
+            yield DrainNode(node=node, reason=reason)
+        note = f"exit unknown: {found.verdict.text}" if record.nodes else ""
+        wanted = (record.mark.grace if record.mark is not None else 0) + self._margin
+        working = tuple((self._snapshot.kube_name(name), wanted) for name in found.working)
+        why, mark = found.verdict.text, at_rest(record)
+        yield EndJob(id=record.id, wait_status=None, why=why, note=note, mark=mark, working=working)

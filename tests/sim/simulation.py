@@ -20,6 +20,7 @@ from bridge.app import Bridge
 from bridge.config import Settings, from_mapping
 from bridge.core.identity import parse
 from bridge.core.model import JobId, Mark, is_ended
+from bridge.kube import view
 from bridge.kube.client import KubeClient
 from bridge.loops import groups
 from bridge.web.app import App
@@ -82,7 +83,7 @@ class Simulation:
         self.next_uid = 1
         self.kube.storage.new_uid = self._new_uid  # so that a schedule repeats exactly
         for i in range(1, nodes + 1):
-            self.kube.add("nodes", {"metadata": {"name": f"n{i}"}, "status": _ready(True)})
+            self.kube.add("nodes", {"metadata": {"name": f"n{i}"}, "status": _ready(True, 0.0)})
         self.kubelet = Kubelets(self.kube, self._time, dying)
         self._scheduler = Scheduler(
             self.kube,
@@ -198,7 +199,9 @@ class Simulation:
 
     def set_ready(self, node: str, ready: bool) -> None:
         """False: the machine is out of reach, and its containers run on."""
-        self.kube.storage.patch("nodes", "", node, {"status": _ready(ready)}, subresource="status")
+        self.kube.storage.patch(
+            "nodes", "", node, {"status": _ready(ready, self.wall())}, subresource="status"
+        )
 
     def cordon(self, node: str, closed: bool) -> None:
         self.kube.storage.patch("nodes", "", node, {"spec": {"unschedulable": closed}})
@@ -351,8 +354,9 @@ app.GAUGES = 15.0  # nobody scrapes the metrics here
 groups.RESYNC_TICK = 1.0  # a round of looks takes as long, in larger portions
 
 
-def _ready(ready: bool) -> Object:
-    return {"conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}]}
+def _ready(ready: bool, since: float) -> Object:
+    status = "True" if ready else "Unknown"
+    return {"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": view.stamp(since)}]}
 
 
 def mark_of(job: WorldJob) -> Mark | None:

@@ -133,7 +133,9 @@ class SlurmWorld(Cluster):
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             me = asyncio.current_task()
-            if task.cancelled() and not (me and me.cancelling()):  # the caller does not die at the same moment
+            if task.cancelled() and not (
+                me and me.cancelling()
+            ):  # the caller does not die at the same moment
                 raise httpx.ReadError("slurmctld died") from None
             raise
 
