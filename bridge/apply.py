@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Protocol, assert_never
 
 from bridge.core import attempt as attempts
-from bridge.core.model import JobId, KubeNode, Pod
+from bridge.core.model import JobId, KubeNode, Node, Pod
 from bridge.core.steps import (
     AdoptJob,
     Bind,
@@ -125,7 +125,11 @@ class WriteDoor:
                 await self._slurm.update_mark(job, mark)
             case EndJob():
                 await self._end(step)
-            case DrainNode(node=node_name, reason=reason):
+            case DrainNode(node=node_name, reason=reason, away=away):
+                if away is not None and (there := await self._node(away)) is not None and there.ready:
+                    raise StaleView(
+                        f"node {away} is Ready: its kubelet will say what became of its containers"
+                    )
                 if await self._slurm.drain(node_name, reason):
                     log.warning("node drained", node=node_name, why=reason)
             case Nominate(pod=pod, node=node, conditions=conditions):
@@ -183,13 +187,16 @@ class WriteDoor:
 
     async def _works(self, name: KubeNode, wanted: float) -> None:
         """Asked for by its name: a watch may have lost the events that say otherwise."""
-        try:
-            node = await self._kube.node(name)
-        except NotFound:
-            node = None
+        node = await self._node(name)
         if node is None or not node.ready or self._wall() - node.ready_since < wanted:
             text = f"node {name} has not been Ready for {wanted:.0f} s: what ran there is not known to have ended"
             raise StaleView(text)
+
+    async def _node(self, name: KubeNode) -> Node | None:
+        try:
+            return await self._kube.node(name)
+        except NotFound:
+            return None
 
     async def _completed(self, step: EndJob) -> bool:
         if step.wait_status is None or self._completion is None:

@@ -57,7 +57,9 @@ class Memory:
         self.slurm_nodes: set[SlurmNode] = set()  # seen in a job's record: Slurm knows these names
         # submits without an answer, by our id or, where Slurm numbers our jobs, by group → when we gave up waiting
         self._doubts: dict[JobId | GroupKey, float] = {}
-        self._claims: dict[GroupKey, tuple[str, float, int]] = {}  # text, when, times in a row
+        self._claims: dict[
+            GroupKey, tuple[str, float, int, int]
+        ] = {}  # text, when, times taken in a row, times
         self._no_fast: dict[GroupKey, float] = {}
         self._unpadded: dict[GroupKey, float] = {}
         self._drained: dict[SlurmNode, float] = {}
@@ -237,16 +239,14 @@ class Memory:
 
     def claim_refused(self, key: GroupKey, text: str, *, taken: bool) -> None:
         """`taken`: others hold the place that this group asked for again."""
-        times = self._claims[key][2] if key in self._claims else 0
-        self._claims[key] = (text, self._clock(), times + 1 if taken else 0)
+        _, _, before, times = self._claims.get(key, ("", 0.0, 0, 0))
+        self._claims[key] = (text, self._clock(), before + 1 if taken else 0, times + 1)
 
     def claim(self, key: GroupKey) -> ClaimRefused | None:
-        known = self._claims.get(key)
-        return (
-            None
-            if known is None
-            else ClaimRefused(text=known[0], age=self._clock() - known[1], taken=known[2])
-        )
+        if (known := self._claims.get(key)) is None:
+            return None
+        text, at, taken, times = known
+        return ClaimRefused(text=text, age=self._clock() - at, taken=taken, times=times)
 
     def claimed(self, key: GroupKey) -> None:
         self._claims.pop(key, None)

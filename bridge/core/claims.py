@@ -13,7 +13,7 @@ from dataclasses import replace
 from bridge.core import devices, held
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.ends import end_doubles, end_pods, recalled, restarted
-from bridge.core.facts import Facts, Member, Sight
+from bridge.core.facts import ClaimRefused, Facts, Member, Sight
 from bridge.core.ledger import holding
 from bridge.core.limits import rest, shortened
 from bridge.core.model import JobId, JobRecord, JobSpec, Pod, SlurmNode
@@ -22,7 +22,7 @@ from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError
 from bridge.names import DRAIN_PREFIX, SUBMITTED_ANNOTATION
 
-PAUSE = 15.0  # seconds between two claims
+PAUSE, LONGEST = 15.0, 120.0  # seconds between two claims; longer each time where nobody else has the place
 REFUSALS = 3  # answers "others hold it", one after the other, that cost a pod its place
 SETTLED = 20.0  # seconds in which others on that node may get their places back: not on a drained one
 NOTHING = Sight(id=JobId(0), states=None, record=None)
@@ -55,8 +55,8 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     if refused is not None and refused.taken >= REFUSALS and not facts.boot_grace:
         lost = f"job {sight.id} vanished from Slurm, and others hold its place now: {refused.text}"
         return end_pods(facts, running, _gone(sight), Verdict(Reason.JOB_ENDED, lost))
-    if refused is not None and refused.age < PAUSE:
-        return Decision(verdict=verdict, steps=told, again=PAUSE - refused.age)
+    if refused is not None and refused.age < (pause := _pause(refused)):
+        return Decision(verdict=verdict, steps=told, again=pause - refused.age)
     # An earlier attempt's job that came back to life holds what the pod doesn't use: it goes when this place is back.
     mine = (s for s in facts.sights.values() if s.id in facts.current or refused is not None)
     under_way = [s for s in mine if s.live and facts.owns(s.record)]
@@ -106,6 +106,10 @@ def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[
             told = f"pod {pod.ref} uses GPUs {devices.spell(used)}, its job {record.id} counts {devices.spell(counted)}"
             steps.append(DrainNode(node=name, reason=f"{DRAIN_PREFIX} {told}, until the pod is gone"))
     return tuple(steps[:1])
+
+
+def _pause(refused: ClaimRefused) -> float:
+    return PAUSE if refused.taken else min(PAUSE * 2.0 ** (min(refused.times, 10) - 1), LONGEST)
 
 
 def _anew(facts: Facts, record: JobRecord, pod: Pod) -> bool:

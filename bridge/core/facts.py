@@ -157,6 +157,7 @@ class ClaimRefused:
     text: str
     age: float  # seconds ago
     taken: int  # how often in a row it said that others hold the nodes
+    times: int = 1  # how often it said no
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

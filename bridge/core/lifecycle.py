@@ -108,7 +108,9 @@ def _drains(facts: Facts, stranded: list[Pod], live: list[Sight]) -> tuple[Step,
     names = dict.fromkeys((*(name for name, node in facts.nodes.items() if node.name in dead), *unknown))
     pods = ", ".join(pod.ref for pod in stranded)
     reason = f"{DRAIN_PREFIX} node not Ready; containers of {pods} may still run"
-    return tuple(DrainNode(node=name, reason=reason) for name in names if name not in facts.drained)
+    twins = {name: node.name for name, node in facts.nodes.items()}
+    new = (name for name in names if name not in facts.drained)
+    return tuple(DrainNode(node=name, reason=reason, away=twins.get(name)) for name in new)
 
 
 # --- waiting --------------------------------------------------------------------------------------

@@ -85,6 +85,9 @@ class DrainNode:
 
     node: SlurmNode
     reason: str
+    away: KubeNode | None = (
+        None  # only if this one isn't Ready: its containers are given up, and Slurm's job with them
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

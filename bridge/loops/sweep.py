@@ -127,7 +127,7 @@ class SweepLoop:
     def _steps(self, record: JobRecord, found: Orphan) -> Iterable[Step]:
         for node in found.dead:
             reason = f"{DRAIN_PREFIX} node not Ready; containers of job {record.id} may still run"
-            yield DrainNode(node=node, reason=reason)
+            yield DrainNode(node=node, reason=reason, away=self._snapshot.kube_name(node))
         note = f"exit unknown: {found.verdict.text}" if record.nodes else ""
         wanted = (record.mark.grace if record.mark is not None else 0) + self._margin
         working = tuple((self._snapshot.kube_name(name), wanted) for name in found.working)

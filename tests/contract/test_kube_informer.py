@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bridge import names
-from bridge.core.model import Node, Pod, Workload
-from bridge.errors import Gone
+from bridge.core.model import KubeNode, Node, Pod, Workload
+from bridge.errors import Gone, NotFound
 from bridge.kube import kinds
 from bridge.kube.informer import Informer
 from bridge.kube.store import Pods, Store
@@ -147,9 +147,12 @@ async def test_nodes_and_jobs_are_followed_too(side: Side) -> None:
             cordon = {"spec": {"unschedulable": True}}
             await side.must("PATCH", f"/api/v1/nodes/{name}", cordon, content_type=patch)
             await eventually(lambda: (found := store.nodes.get(name)) and found.cordoned)
+            assert (await side.client.node(KubeNode(name))).cordoned
         finally:
             await side.must("DELETE", f"/api/v1/nodes/{name}")
         await eventually(lambda: store.nodes.get(name) is None)
+        with pytest.raises(NotFound):
+            await side.client.node(KubeNode(name))
         path = f"/apis/batch/v1/namespaces/{side.namespace}/jobs"
         await side.must("POST", path, kube_objects.job("j", annotations={"a": "b"}, active_deadline=60))
         job: Workload = await eventually(lambda: store.workload("Job", side.namespace, "j"))

@@ -105,9 +105,11 @@ def test_a_pod_with_nothing_in_it_has_the_defaults() -> None:
 
 def test_a_node_is_ready_only_if_it_says_so() -> None:
     meta = {"name": "n", "uid": "u", "labels": {"l": "1"}}
-    ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8"}}
+    told = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-30T12:00:00Z"}
+    ready = {"conditions": [told], "allocatable": {"cpu": "8"}}
     node = view.node(raw({"metadata": meta, "spec": {"unschedulable": True}, "status": ready}))
     assert (node.name, node.labels, node.ready, node.cordoned) == ("n", {"l": "1"}, True, True)
+    assert node.ready_since == 1_796_040_000.0  # 2026-11-30T12:00:00Z
     assert node.allocatable == {"cpu": "8"}
     for status in ("False", "Unknown"):
         sick = {"conditions": [{"type": "Ready", "status": status}]}
