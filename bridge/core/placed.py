@@ -13,7 +13,7 @@ from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_w
 from bridge.core.ends import end_doubles, end_pods, evidence
 from bridge.core.facts import NEVER, Facts, Member, Sight
 from bridge.core.limits import told, user_end
-from bridge.core.model import JobId, JobRecord, is_granted
+from bridge.core.model import JobId, JobRecord, Pod, is_granted
 from bridge.core.steps import Decision, Release, SetConditions, Step
 from bridge.core.strays import stray
 from bridge.core.takeover import alone, label_of
@@ -75,7 +75,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
             *miscounted(facts, running, record),
             *_upkeep(facts, running, record),
         ),
-        reads=_limit_read(facts, sight, record),
+        reads=_limit_read(facts, sight, record) or _dispute_read(facts, pods, record),
         again=_again(facts, running, record),
     )
 
@@ -140,7 +140,8 @@ def _upkeep(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Ste
     steps: list[Step] = []
     for member in running:
         label = member.pod.labels.get(JOB_ID_LABEL, "")
-        if member.pod.node and label != str(record.id):
+        disputed = held.disputed(facts, [member.pod], record)
+        if member.pod.node and label != str(record.id) and disputed is None:
             gpus = member.pod.annotations.get(GPUS_ANNOTATION, "")
             steps.append(Release(pod=member.pod, job=record.id, node=member.pod.node, gpus=gpus))
         wanted = [c for c in (scheduled_repair(member.pod, facts.slurm_now),) if c is not None]
@@ -188,6 +189,11 @@ def _limit_read(facts: Facts, sight: Sight, record: JobRecord) -> tuple[JobId, .
     """Somebody may have shortened the limit."""
     due = LIMIT_READ + sight.id % LIMIT_SPREAD
     return (sight.id,) if sight.read_age > due and user_end(facts, record) is not None else ()
+
+
+def _dispute_read(facts: Facts, pods: list[Pod], record: JobRecord) -> tuple[JobId, ...]:
+    other = held.disputed(facts, pods, record)
+    return () if other is None else (other,)
 
 
 def _until_limit(facts: Facts, record: JobRecord) -> float | None:

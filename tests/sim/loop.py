@@ -13,6 +13,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 START = 1_000.0  # seconds
+ROUNDS = 20_000  # of the loop without a moment passing: far more than the busiest moment takes
+
+
+class Stuck(Exception):
+    """Nothing will ever happen any more, or everything happens at once."""
 
 
 class _Jump(selectors.SelectSelector):
@@ -21,12 +26,17 @@ class _Jump(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = START
+        self._rounds = 0  # at this moment
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("deadlock: nothing can run and no timer is set")
+            raise Stuck("nothing can run and no timer is set")
+        self._rounds += 1
         if timeout > 0:
             self.now += timeout
+            self._rounds = 0
+        if self._rounds > ROUNDS:
+            raise Stuck(f"something goes round in circles at {self.now:.2f} s")
         return []
 
 

@@ -23,7 +23,7 @@ from bridge.core.model import GroupKey, JobId, Mark, Uid, is_ended, is_granted
 from bridge.core.picture import Change
 from bridge.names import OPTION_PREFIX
 from tests.sim import accidents
-from tests.sim.loop import run
+from tests.sim.loop import Stuck, run
 from tests.sim.schedule import (
     GPUS,
     Action,
@@ -72,7 +72,10 @@ SETTINGS: dict[str, Any] = {
 
 def play(schedule: Schedule) -> Seen | None:
     random.seed(schedule.seed)  # what the product itself draws, to spread its clients
-    return run(_play(schedule))
+    try:
+        return run(_play(schedule))
+    except Stuck as error:
+        return Seen(Violation("no_bug", str(error)), 0.0)
 
 
 async def _play(schedule: Schedule) -> Seen | None:
