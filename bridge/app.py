@@ -149,7 +149,6 @@ class Bridge:
             completion=completion,
             leading=lambda: self.leading,
             numbered=lambda job: job not in ids,
-            wall=wall,
         )
         namespace = settings.cluster.leaseNamespace
         guard = self._guard = Guard(

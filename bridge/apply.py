@@ -7,7 +7,6 @@ RBAC (deploy/manifests) can be read off the arms.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, assert_never
@@ -76,7 +75,6 @@ class WriteDoor:
         completion: Ending | None,
         leading: Callable[[], bool],
         numbered: Callable[[JobId], bool] = lambda job: False,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         """`numbered`: is that job's id one that Slurm gave out, and may give out again?"""
         self._slurm = slurm
@@ -85,7 +83,6 @@ class WriteDoor:
         self._completion = completion
         self._leading = leading
         self._numbered = numbered
-        self._wall = wall
 
     async def apply(self, step: Step) -> Pod | JobId | None:
         """What the answer tells: the pod as the API server has it after the write, or the id that Slurm gave a job."""
@@ -169,8 +166,8 @@ class WriteDoor:
     async def _end(self, step: EndJob) -> None:
         """COMPLETED or FAILED with the pod's exit code where slurmctld can be asked; else cancelled."""
         job, status, note = step.id, step.wait_status, step.note
-        for node, wanted in step.working:
-            await self._works(node, wanted)
+        for node, since in step.working:
+            await self._works(node, since)
         if self._slurm.rights.asks_for_owner or self._numbered(job):
             found = await self._slurm.job(job)
             theirs = found.mark.group != step.group if found.mark is not None else not found.listed
@@ -185,11 +182,11 @@ class WriteDoor:
             await self._slurm.cancel(job, note, step.mark)
         log.info("job ended", job=job, status=status, why=step.why)
 
-    async def _works(self, name: KubeNode, wanted: float) -> None:
+    async def _works(self, name: KubeNode, since: float) -> None:
         """Asked for by its name: a watch may have lost the events that say otherwise."""
         node = await self._node(name)
-        if node is None or not node.ready or self._wall() - node.ready_since < wanted:
-            text = f"node {name} has not been Ready for {wanted:.0f} s: what ran there is not known to have ended"
+        if node is None or not node.ready or node.ready_since != since:
+            text = f"node {name} was away, or is: what ran there is not known to have ended"
             raise StaleView(text)
 
     async def _node(self, name: KubeNode) -> Node | None:

@@ -65,6 +65,7 @@ class Memory:
         self._drained: dict[SlurmNode, float] = {}
         self._dead_since: dict[KubeNode, float] = {}
         self._ready_since: dict[KubeNode, float] = {}
+        self._told: dict[KubeNode, float] = {}
         self._deleted_since: dict[Uid, float] = {}
         self._live: dict[GroupKey, set[JobId]] = {}  # jobs by their mark
         self._waiting: dict[JobId, str] = {}  # pending jobs of bridges → partition
@@ -186,12 +187,16 @@ class Memory:
 
     # --- nodes, pods and vanished jobs ------------------------------------------------------------------
 
-    def note_node(self, node: KubeNode, *, ready: bool) -> None:
-        """Of every change of a node. One that is gone is not Ready."""
+    def note_node(self, node: KubeNode, *, ready: bool, told: float) -> None:
+        """Of every change of a node. One that is gone is not Ready. `told`: since when it is so, by its own condition:
+        another moment means that a change in between was not seen."""
         since, other = self._dead_since, self._ready_since
         if ready:
             since, other = other, since
         other.pop(node, None)
+        if self._told.get(node) != told:
+            since.pop(node, None)
+        self._told[node] = told
         since.setdefault(node, self._clock())
 
     def dead_for(self, node: KubeNode) -> float:

@@ -107,7 +107,7 @@ class Snapshot:
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         node = new or old
         assert node is not None
-        self.memory.note_node(node.name, ready=new is not None and new.ready)
+        self.memory.note_node(node.name, ready=new is not None and new.ready, told=node.ready_since)
 
     def job_changed(self, job: JobId) -> Iterator[GroupKey]:
         """Keeps what is counted per job; yields the groups that must look again."""
@@ -275,6 +275,7 @@ class Snapshot:
             node_ready=node is not None and node.ready,
             node_ready_for=self.memory.ready_for(known.node),
             node_dead_for=self.memory.dead_for(known.node),
+            node_ready_since=node.ready_since if node is not None else 0.0,
             node_view_age=self.node_view_age(),
             deleted_for=self.memory.deleted_for(uid),
         )

@@ -39,6 +39,7 @@ class Member:
     node_ready: bool = False  # its node exists and kubelet reports Ready
     node_ready_for: float = NEVER  # seconds since we first saw that, after it was not so; 0.0 = it isn't so
     node_dead_for: float = 0.0  # seconds since we first saw that it isn't so; 0.0 = it is
+    node_ready_since: float = 0.0  # by its own condition, as far as we saw it
     node_view_age: float = 0.0  # seconds for which nodes have not been seen: what was so may no longer be
     deleted_for: float = 0.0  # seconds since we first saw that it is being deleted
 

@@ -89,8 +89,8 @@ def wind_down(facts: Facts) -> Decision:
     how = exit_of(ran) if ran else Exit(None)
     said = how.note or next(filter(None, map(taken_away, ran)), "")
     note = "; ".join(filter(None, (facts.spec.comment if facts.spec else "", said))) if said else ""
-    silent = [m.pod for m in facts.members if m.pod not in stranded and not m.told_dead]
-    working = tuple({pod.node: pod.grace + margin for pod in silent}.items())
+    silent = [m for m in facts.members if m.pod not in stranded and not m.told_dead]
+    working = tuple({m.pod.node: m.node_ready_since for m in silent}.items())
     ends = (
         EndJob(id=s.id, wait_status=how.status, why=why, note=note, mark=at_rest(s.record), working=working)
         for s in live

@@ -75,7 +75,7 @@ class EndJob:
         None  # whose it is; the loop knows. Slurm may have given a number of its own out again
     )
     mark: Mark | None = None  # goes into the job first where it is cancelled; a status tells as much
-    # Only if these nodes have been Ready for so many seconds: that containers there are dead, time alone tells.
+    # Only if these nodes are Ready since the moment that we know of: that containers there are dead, time alone tells.
     working: tuple[tuple[KubeNode, float], ...] = ()
 
 

@@ -15,7 +15,7 @@ from bridge.core.ghosts import at_rest
 from bridge.core.model import GroupKey, JobId, JobRecord, Uid
 from bridge.core.orphans import Listing, Orphan, orphan
 from bridge.core.steps import DrainNode, EndJob, Step
-from bridge.errors import BridgeError, NotFound
+from bridge.errors import BridgeError, NotFound, StaleView
 from bridge.kube.client import KubeClient
 from bridge.log import logger
 from bridge.loops.guard import Guard
@@ -82,8 +82,11 @@ class SweepLoop:
             if any([await self._there(uid, ref) for uid, ref in pods]):
                 continue
             log.warning(found.verdict.text, reason=found.verdict.reason.value)
-            for step in self._steps(record, found):
-                await self._door.apply(step)
+            try:
+                for step in self._steps(record, found):
+                    await self._door.apply(step)
+            except StaleView as error:  # the others are ended all the same
+                log.info("an orphan is looked at again", job=record.id, error=str(error))
 
     async def _there(self, uid: Uid, ref: str) -> bool:
         """Asked for by its name: lists may have been another cluster's."""
@@ -129,7 +132,7 @@ class SweepLoop:
             reason = f"{DRAIN_PREFIX} node not Ready; containers of job {record.id} may still run"
             yield DrainNode(node=node, reason=reason, away=self._snapshot.kube_name(node))
         note = f"exit unknown: {found.verdict.text}" if record.nodes else ""
-        wanted = (record.mark.grace if record.mark is not None else 0) + self._margin
-        working = tuple((self._snapshot.kube_name(name), wanted) for name in found.working)
+        twins = (self._snapshot.nodes()[name] for name in found.working)
+        working = tuple((node.name, node.ready_since) for node in twins)
         why, mark = found.verdict.text, at_rest(record)
         yield EndJob(id=record.id, wait_status=None, why=why, note=note, mark=mark, working=working)

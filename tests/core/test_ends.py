@@ -9,7 +9,7 @@ import pytest
 
 from bridge.core import jobid
 from bridge.core.attempt import Attempt
-from bridge.core.facts import Facts, Limits, Member
+from bridge.core.facts import Facts, Member
 from bridge.core.lifecycle import decide
 from bridge.core.model import Condition, Container, ContainerStatus, GroupKey, JobId, KubeNode, Pod, SlurmNode
 from bridge.core.steps import (
@@ -207,12 +207,12 @@ def test_a_job_that_began_anew_elsewhere_is_evidence_whatever_its_nodes_are_call
     assert bool([s for s in decision.steps if isinstance(s, DeletePod)]) is ends
 
 
-def test_where_only_time_tells_that_containers_are_dead_the_node_must_have_worked_as_long() -> None:
+def test_where_only_time_tells_that_containers_are_dead_the_node_must_not_have_been_away_unseen() -> None:
     running = (sight(record(FIRST, "RUNNING")),)
-    forced = Member(pod=bound(FIRST, grace=20), gone_age=61.0, node_ready=True)
+    forced = Member(pod=bound(FIRST, grace=20), gone_age=61.0, node_ready=True, node_ready_since=NOW - 500)
     (step,) = decide(facts(forced, sights=running)).steps
     assert isinstance(step, EndJob)
-    assert step.working == ((KubeNode("n1"), 20 + Limits().death_margin),)
+    assert step.working == ((KubeNode("n1"), NOW - 500),)
     told = Member(pod=bound(FIRST, phase="Failed"), gone_age=61.0, node_ready=True)
     (step,) = decide(facts(told, sights=running)).steps
     assert isinstance(step, EndJob)
