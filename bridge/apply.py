@@ -122,11 +122,13 @@ class WriteDoor:
                 await self._slurm.update_mark(job, mark)
             case EndJob():
                 await self._end(step)
-            case DrainNode(node=node_name, reason=reason, away=away):
+            case DrainNode(node=node_name, reason=reason, away=away, needed=needed):
                 if away is not None and (there := await self._node(away)) is not None and there.ready:
-                    raise StaleView(
-                        f"node {away} is Ready: its kubelet will say what became of its containers"
-                    )
+                    if needed:
+                        raise StaleView(
+                            f"node {away} is Ready: its kubelet says what becomes of its containers"
+                        )
+                    return None
                 if await self._slurm.drain(node_name, reason):
                     log.warning("node drained", node=node_name, why=reason)
             case Nominate(pod=pod, node=node, conditions=conditions):

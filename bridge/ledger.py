@@ -98,6 +98,9 @@ class Ledger:
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         assert pod is not None
+        if new is None and (gone := self._store.pods.gone.get(pod.uid)) is not None:
+            # Its last state may be news; where nobody has seen that, it may have been bound.
+            pod = gone.pod if gone.deleted else replace(gone.pod, node=gone.pod.node or destination(gone.pod))
         self._lay(pod.uid)
         entry = self._entries.get(pod.node, {}).get(pod.uid)
         gone_at = self._clock() if new is None else None
@@ -289,10 +292,15 @@ class Ledger:
         return Busy(claims=found, waited=now - wait.since, overdue=overdue, homeless=homeless)
 
     def _homeless(self, uid: Uid) -> bool:
-        """A pod that is to stay, and of whose job Slurm says that there is none."""
+        """A pod that is to stay, and whose job is gone, or asks for its place again: refused, or in the queue."""
         pod = self._store.pods.ours.get(uid)
         job = label_of(pod) if pod is not None and not (pod.deleted or pod.ended) else None
-        return job is not None and bool(self._denied((job,)))
+        if job is None or self._denied((job,)):
+            return job is not None
+        record = self._records().get(job)
+        if record is None or record.mark is None or uid not in record.mark.uids:
+            return False
+        return "PENDING" in record.states or ("FAILED" in record.states and not record.nodes)
 
     def waits(self) -> list[_Wait]:
         """Longest first."""

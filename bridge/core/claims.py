@@ -15,15 +15,17 @@ from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.ends import end_doubles, end_pods, recalled, restarted
 from bridge.core.facts import ClaimRefused, Facts, Member, Sight
 from bridge.core.ledger import holding
-from bridge.core.limits import rest, shortened
+from bridge.core.limits import rest, resumed
 from bridge.core.model import JobId, JobRecord, JobSpec, Pod, SlurmNode
 from bridge.core.steps import Decision, DrainNode, EndJob, SetConditions, Step, SubmitJob
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError
 from bridge.names import DRAIN_PREFIX, SUBMITTED_ANNOTATION
 
-PAUSE, LONGEST = 15.0, 120.0  # seconds between two claims; longer each time where nobody else has the place
+PAUSE, LONGEST = 15.0, 120.0  # seconds between two claims; longer each time, but where the next may decide
+FRESH = 60.0  # seconds: an older refusal says nothing of today
 REFUSALS = 3  # answers "others hold it", one after the other, that cost a pod its place
+CLOCK_SKEW = 2.0  # seconds: with another annotation on top a drain is all that it may cost
 SETTLED = 20.0  # seconds in which others on that node may get their places back: not on a drained one
 NOTHING = Sight(id=JobId(0), states=None, record=None)
 
@@ -42,7 +44,7 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         return end_pods(facts, running, *end)
     if unasked:
         return Decision(verdict=absent, recalls=unasked, again=2.0)
-    left = rest(facts, running, sight.record)
+    left = rest(facts, sight.record)
     certain = sight.states is None or facts.claim_refused is not None
     if left is not None and left <= 0 and certain and not facts.boot_grace:
         over = f"job {sight.id} is no longer in Slurm, and the time limit of the pod is over"
@@ -52,10 +54,11 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         text += f"; Slurm says: {refused.text}"
     verdict = Verdict(Reason.JOB_ABSENT, text)
     told = () if facts.boot_grace and refused is None else _tell(facts, running, text)
-    if refused is not None and refused.taken >= REFUSALS and not facts.boot_grace:
+    fresh = refused is not None and refused.age < FRESH
+    if refused is not None and refused.taken >= REFUSALS and fresh and not facts.boot_grace:
         lost = f"job {sight.id} vanished from Slurm, and others hold its place now: {refused.text}"
         return end_pods(facts, running, _gone(sight), Verdict(Reason.JOB_ENDED, lost))
-    if refused is not None and refused.age < (pause := _pause(refused)):
+    if refused is not None and refused.age < (pause := _pause(facts, refused)):
         return Decision(verdict=verdict, steps=told, again=pause - refused.age)
     # An earlier attempt's job that came back to life holds what the pod doesn't use: it goes when this place is back.
     mine = (s for s in facts.sights.values() if s.id in facts.current or refused is not None)
@@ -73,12 +76,12 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         return Decision(verdict=verdict, steps=astray, reads=tuple(s.id for s in under_way), again=2.0)
     nodes = _nodes_of(facts, running)
     if facts.held and facts.spec is not None and nodes:
-        asked = held.submit(facts, shortened(pinned(facts.spec, nodes), left), told)
+        asked = held.submit(facts, resumed(pinned(facts.spec, nodes), left), told)
         return replace(asked, verdict=verdict)
     job = _free_id(facts, sight)
     if facts.spec is None or not nodes or job is None:
         return Decision(verdict=verdict, steps=told, again=PAUSE)
-    spec = shortened(pinned(facts.spec, nodes), left)
+    spec = resumed(pinned(facts.spec, nodes), left)
     step = SubmitJob(id=job, spec=spec, immediate=not spec.user)
     return Decision(verdict=verdict, steps=(*told, step), again=2.0)
 
@@ -108,15 +111,17 @@ def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[
     return tuple(steps[:1])
 
 
-def _pause(refused: ClaimRefused) -> float:
-    return PAUSE if refused.taken else min(PAUSE * 2.0 ** (min(refused.times, 10) - 1), LONGEST)
+def _pause(facts: Facts, refused: ClaimRefused) -> float:
+    """Each claim that is refused uses up an id until Slurm forgets it."""
+    often = refused.taken and not facts.boot_grace
+    return PAUSE if often else min(PAUSE * 2.0 ** (min(refused.times, 10) - 1), LONGEST)
 
 
 def _anew(facts: Facts, record: JobRecord, pod: Pod) -> bool:
     """A claim of ours (the Go project requires nodes as well, as candidates), or a start that slurmctld had lost."""
     chosen = record.id == facts.fast_id or record.id in facts.probes
     ours = chosen or (facts.held and SUBMITTED_ANNOTATION in pod.annotations)
-    return (bool(record.required) and ours) or restarted(facts, record, pod)
+    return (bool(record.required) and ours) or restarted(facts, record, pod, CLOCK_SKEW)
 
 
 def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:

@@ -113,14 +113,17 @@ def _elsewhere(facts: Facts, record: JobRecord, pod: Pod) -> bool:
     held = {node.name for name in record.nodes if (node := facts.nodes.get(name)) is not None}
     if len(held) < len(record.nodes) or pod.node in held:
         return False
-    return record.id in facts.moved or restarted(facts, record, pod)
+    return record.id in facts.moved or restarted(facts, record, pod, CLOCKS)
 
 
-def restarted(facts: Facts, record: JobRecord, pod: Pod) -> bool:
-    """The job began anew while the pod had its node: slurmctld came up and had lost its start, or it was requeued."""
+def restarted(facts: Facts, record: JobRecord, pod: Pod, skew: float) -> bool:
+    """The job began anew while the pod had its node: slurmctld came up and had lost its start, or it was requeued.
+
+    `skew`: seconds by which the clocks of the API server and slurmctld may differ.
+    """
     if not pod.bound_at:
         return False
-    return pod.bound_at < facts.booted <= record.started or record.started > pod.bound_at + CLOCKS
+    return pod.bound_at < facts.booted <= record.started or record.started > pod.bound_at + skew
 
 
 def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict: Verdict) -> Decision:
@@ -138,7 +141,9 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
     names = [name for name, node in facts.nodes.items() if node.name in unreachable]
     if unreachable:  # one whose object is gone is still a node of Slurm's
         names += [name for name in record.nodes if name not in facts.nodes]
-    steps: list[Step] = [DrainNode(node=n, reason=reason) for n in names if n not in facts.drained]
+    twins = {name: node.name for name, node in facts.nodes.items()}
+    new = [name for name in names if name not in facts.drained]
+    steps: list[Step] = [DrainNode(node=n, reason=reason, away=twins.get(n), needed=False) for n in new]
     for member in running:
         if member.pod.deleted:
             continue

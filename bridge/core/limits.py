@@ -8,10 +8,9 @@ than that, taken off it. The job's own record says which, as people may change i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
-from bridge.core.facts import Facts, Member
+from bridge.core.facts import Facts
 from bridge.core.model import JobRecord, JobSpec
 
 # Why a job waits whose limit is longer than its QOS, its association or its partition allows: it would wait for ever.
@@ -41,26 +40,22 @@ def user_end(facts: Facts, record: JobRecord) -> float | None:
     return record.ended - _ahead(facts, record.ended - record.started)
 
 
-def rest(facts: Facts, running: Sequence[Member], last: JobRecord | None) -> float | None:
-    """Seconds that the user's limit leaves to pods whose job vanished; None = no limit, or nobody can tell.
+def rest(facts: Facts, last: JobRecord | None) -> float | None:
+    """Seconds that its limit leaves to a job that vanished, by its last record; None = no limit, or nobody can tell.
 
-    By the job's last record, which knows of suspensions and of a changed limit; else counted from the binding, which is
-    never before the job's start. By slurmctld's clock: our own may jump.
+    Without a record, as after a restart, nobody can: the pod's own limit says nothing of suspensions, nor of an
+    administrator who extended it.
     """
-    if last is not None and facts.owns(last) and (end := user_end(facts, last)) is not None:
-        return end - facts.slurm_now
-    own = facts.spec.user_limit if facts.spec else None
-    bound = [m.pod.bound_at for m in running if m.pod.node]
-    if own is None or not bound or not all(bound):
+    if last is None or not facts.owns(last) or (end := user_end(facts, last)) is None:
         return None
-    return max(bound) + own * 60 - facts.slurm_now
+    return end - facts.slurm_now
 
 
-def shortened(spec: JobSpec, left: float | None) -> JobSpec:
-    """The same job with what is left of the user's limit, in whole minutes and at least one; the rest stays on top."""
+def resumed(spec: JobSpec, left: float | None) -> JobSpec:
+    """The same job with what is left of its limit, in whole minutes and at least one; what is on top stays on top."""
     if left is None or spec.user_limit is None or spec.time_limit is None:
         return spec
-    minutes = min(spec.user_limit, max(1, math.ceil(left / 60)))
+    minutes = max(1, math.ceil(left / 60))
     return replace(spec, user_limit=minutes, time_limit=spec.time_limit - spec.user_limit + minutes)
 
 

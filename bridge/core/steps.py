@@ -85,9 +85,8 @@ class DrainNode:
 
     node: SlurmNode
     reason: str
-    away: KubeNode | None = (
-        None  # only if this one isn't Ready: its containers are given up, and Slurm's job with them
-    )
+    away: KubeNode | None = None  # only if this one isn't Ready
+    needed: bool = True  # what follows must not be done without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 from bridge.core.attempt import Attempt
 from bridge.core.facts import ClaimRefused, Sight
 from bridge.core.lifecycle import decide
-from bridge.core.model import Condition, JobId, SlurmNode
+from bridge.core.model import Condition, JobId, JobRecord, SlurmNode
 from bridge.core.steps import Decision, DeletePod, DrainNode, EndJob, SetConditions, SubmitJob
 from bridge.core.verdict import Reason
 from bridge.names import GPUS_ANNOTATION
@@ -199,16 +199,28 @@ def test_a_job_that_ended_and_was_forgotten_since_is_no_vanished_one() -> None:
     assert [type(s).__name__ for s in decision.steps] == ["SetConditions", "Notify", "DeletePod"]
 
 
+def test_what_slurm_said_minutes_ago_costs_no_pod_its_place() -> None:
+    """Every id of the attempt may be used up by refused claims; others may have gone since."""
+    assert [type(s) for s in look(claim_refused=busy(3)).steps if isinstance(s, DeletePod)]
+    assert not [s for s in look(claim_refused=replace(busy(3), age=61.0)).steps if isinstance(s, DeletePod)]
+
+
 # --- time limits ----------------------------------------------------------------------------------
 
 LIMITED = replace(SPEC, user_limit=60, time_limit=62)
-UNREAD = (vanished(FIRST),)  # by a process that has just started
 
 
-def placed_for(minutes: float, *, sights: tuple[Sight, ...] = UNREAD, **changes: Any) -> Decision:
-    """A look at a pod that was bound so long ago."""
+def read_before(minutes: float, limit: int = 62) -> JobRecord:
+    """The last that is known of a job that started so long ago."""
+    started = NOW - minutes * 60
+    return record(FIRST, "RUNNING", started=started, ended=started + limit * 60, time_limit=limit)
+
+
+def placed_for(minutes: float, *, sights: tuple[Sight, ...] = (), **changes: Any) -> Decision:
+    """A look at a pod that was bound so long ago, and whose job has vanished since."""
     told = Condition(type="PodScheduled", status="True", changed=NOW - minutes * 60)
-    base: dict[str, Any] = {"sights": sights, "denied": frozenset({FIRST}), "spec": LIMITED}
+    known = sights or (vanished(FIRST, read_before(minutes)),)
+    base: dict[str, Any] = {"sights": known, "denied": frozenset({FIRST}), "spec": LIMITED}
     return decide(facts(bound(FIRST, conditions=(told,)), **(base | changes)))
 
 
@@ -221,9 +233,8 @@ def test_a_pod_whose_job_vanished_is_ended_at_its_time_limit_and_asks_for_no_pla
 
 
 def test_so_is_one_whose_claims_slurm_refuses() -> None:
-    left = (sight(record(FIRST, "FAILED")),)
     closed = replace(busy(0), text="Required node not available (down, drained or reserved)")
-    assert placed_for(61.0, sights=left, claim_refused=closed).verdict.reason == Reason.TIME_LIMIT
+    assert placed_for(61.0, claim_refused=closed).verdict.reason == Reason.TIME_LIMIT
 
 
 @pytest.mark.parametrize(("minutes", "limit"), [(0.0, 62), (20.5, 42), (59.9, 3)])
@@ -237,17 +248,17 @@ def test_while_slurmctld_settles_the_place_is_claimed_for_a_minute_and_the_pod_l
     assert not [s for s in decision.steps if isinstance(s, DeletePod)]
 
 
-def test_a_longer_limit_by_the_last_record_of_the_job_counts() -> None:
-    """Somebody extended it; of a shorter one the same."""
-    for minutes, reason in ((180, Reason.JOB_ABSENT), (70, Reason.TIME_LIMIT)):
-        started = NOW - 90 * 60
-        last = record(FIRST, "RUNNING", started=started, ended=started + minutes * 60, time_limit=minutes)
-        assert placed_for(90.0, sights=(vanished(FIRST, last),)).verdict.reason == reason
+def test_a_limit_that_somebody_changed_counts_as_the_last_record_of_the_job_has_it() -> None:
+    extended = placed_for(90.0, sights=(vanished(FIRST, read_before(90.0, limit=180)),))
+    assert claimed(extended).spec.time_limit == 90
+    shorter = placed_for(90.0, sights=(vanished(FIRST, read_before(90.0, limit=70)),))
+    assert shorter.verdict.reason == Reason.TIME_LIMIT
 
 
-def test_a_pod_without_a_limit_or_a_time_of_binding_is_not_ended_for_one() -> None:
-    assert claimed(placed_for(9000.0, spec=SPEC)).spec.time_limit is None
-    assert claimed(look(spec=LIMITED)).spec.time_limit == 62
+def test_where_nobody_knows_the_limit_of_the_job_none_is_over() -> None:
+    """After a restart of the bridge: an administrator may have extended it."""
+    assert claimed(placed_for(9000.0, sights=(vanished(FIRST),))).spec.time_limit == 62
+    assert claimed(placed_for(9000.0, sights=(vanished(FIRST),), spec=SPEC)).spec.time_limit is None
 
 
 @pytest.mark.parametrize(("passed", "ends"), [(60.0, False), (121.0, True)])

@@ -178,8 +178,9 @@ def test_the_dead_of_a_node_that_nobody_asks_about_are_forgotten(desk: Desk) -> 
     for i in range(50):
         one = old(uid=Uid(f"u{i}"), name=f"p{i}")
         desk.put(one)
-        desk.put(replace(one, phase="Succeeded", statuses=DEAD))
-        desk.drop(one)
+        ended = replace(one, phase="Succeeded", statuses=DEAD)
+        desk.put(ended)
+        desk.drop(ended)
     assert sum(len(present) for present in desk.ledger._entries.values()) <= 2
 
 
@@ -203,6 +204,21 @@ def test_a_grant_over_the_place_of_a_pod_whose_job_slurm_has_lost_is_no_wait(des
         seen = desk.busy()
         assert seen is not None
         assert seen.homeless is homeless
+
+
+@pytest.mark.parametrize(
+    ("states", "nodes", "homeless"),
+    [(("FAILED",), (), True), (("PENDING",), (), True), (("RUNNING",), ("n1",), False)],
+)
+def test_a_pod_whose_place_is_asked_for_again_is_homeless_until_its_job_runs(
+    desk: Desk, states: tuple[str, ...], nodes: tuple[str, ...], homeless: bool
+) -> None:
+    desk.put(replace(old(), labels={JOB_ID_LABEL: str(SECOND)}))
+    places = tuple(map(SlurmNode, nodes))
+    desk.records[SECOND] = record(SECOND, *states, mark=THEIRS, nodes=places, gres=())
+    seen = desk.busy()
+    assert seen is not None
+    assert seen.homeless is homeless
 
 
 def test_a_grant_waits_from_when_it_was_first_seen_busy(desk: Desk) -> None:
@@ -349,6 +365,15 @@ def test_what_a_job_counted_before_it_was_placed_anew_is_nobodys(desk: Desk) -> 
         desk.records[SECOND] = record(SECOND, "RUNNING", mark=THEIRS, gres=(text,))
         desk.ledger.job_changed(SECOND)
     assert [one.gpus for one in desk.ledger.holders(KubeNode("n1"))] == [frozenset({0, 1, 6, 7})]
+
+
+def test_a_pod_that_was_bound_and_went_out_of_our_sight_holds_what_it_was_sent_with(desk: Desk) -> None:
+    sent = replace(
+        old("0-1"), node=KubeNode(""), gates=(), phase="Pending", labels={JOB_ID_LABEL: str(SECOND)}
+    )
+    desk.put(replace(sent, annotations={**sent.annotations, NODE_ANNOTATION: "n1"}))
+    desk.drop(replace(sent, node=KubeNode("n1")))  # its last state tells where it was
+    assert [one.gpus for one in desk.ledger.holders(KubeNode("n1"))] == [frozenset({0, 1})]
 
 
 def test_a_node_that_left_kubernetes_still_has_holders(desk: Desk) -> None:

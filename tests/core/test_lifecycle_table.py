@@ -117,8 +117,12 @@ CIRCUMSTANCES: Mapping[str, Mapping[str, Any]] = {
         "recalled": {FIRST: record(FIRST, "CANCELLED", ended=NOW - 5000.0)},
         "sights": (vanished(FIRST),),  # by a process that has not seen the job
     },
-    "limit over": {"spec": replace(SPEC, user_limit=10, time_limit=12)},
-    "place taken": {"claim_refused": ClaimRefused(text="Requested nodes are busy", age=LONG, taken=3)},
+    "limit over": {
+        "sights": (
+            vanished(FIRST, record(FIRST, "RUNNING", started=OLD, ended=OLD + 62 * 60, time_limit=62)),
+        )
+    },
+    "place taken": {"claim_refused": ClaimRefused(text="Requested nodes are busy", age=20.0, taken=3)},
 }
 
 

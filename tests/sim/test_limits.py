@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from bridge import names
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import play, running
+from tests.sim.test_vanished import forget
 
 LIMIT = "slurmjob.slinky.slurm.net/timelimit"
 
@@ -116,30 +116,26 @@ def test_a_limit_that_no_qos_allows_is_left_to_slurms_own_words(tmp_path: Path, 
     play(tmp_path, scene)
 
 
-@pytest.mark.parametrize("minutes", [30, 120])
-def test_an_outage_that_slurm_forgets_a_job_in_does_not_lengthen_its_limit(
-    tmp_path: Path, minutes: int
+@pytest.mark.parametrize("extended", [False, True])
+def test_a_job_that_slurmctld_loses_goes_on_with_the_rest_of_its_limit(
+    tmp_path: Path, extended: bool
 ) -> None:
-    """Ended a minute into an hour without a bridge; slurmctld forgets it after five."""
-
     async def scene(sim: Simulation) -> None:
         sim.start()
-        sim.create("p", annotations={LIMIT: str(minutes)})
+        sim.create("p", annotations={LIMIT: "30"})
         await sim.until(lambda: running(sim, "p"), 5.0)
-        began = sim.slurm.clock()
-        await sim.crash()
-        await asyncio.sleep(60.0)
-        sim.slurm.end(sim.job_of("p"), "TIMEOUT")
-        await asyncio.sleep(3540.0)  # the witness minds a pod without a job, and nobody is there to mend it
-        sim.slurm.tick()
-        assert not sim.slurm.jobs
-        asked = sim.slurm.count("POST job/allocate")
-        sim.start()
-        await asyncio.sleep(60.0 + max(0, minutes - 60) * 60.0)
-        assert sim.pod("p") is None
-        claims = sim.slurm.count("POST job/allocate") - asked
-        assert claims == (0 if minutes == 30 else 1), "nothing is claimed for a pod whose limit is over"
-        assert sim.slurm.clock() - began < max(minutes, 60) * 60 + 70.0
+        if extended:
+            change(sim, 92)  # an administrator, who knows nothing of grace and margin
+        await sim.settle(20 * 60.0)
+        forget(sim, sim.job_of("p"))
+        await sim.settle(9 * 60.0)
+        assert running(sim, "p")
+        await sim.settle(3 * 60.0)
+        assert running(sim, "p") is extended
+        await sim.settle(55 * 60.0)
+        assert running(sim, "p") is extended
+        await sim.settle(6 * 60.0)
+        assert not running(sim, "p")
 
     play(tmp_path, scene)
 
