@@ -15,7 +15,7 @@ from bridge.core.ghosts import at_rest
 from bridge.core.model import GroupKey, JobId, JobRecord, Uid
 from bridge.core.orphans import Listing, Orphan, orphan
 from bridge.core.steps import DrainNode, EndJob, Step
-from bridge.errors import BridgeError, NotFound, StaleView
+from bridge.errors import BridgeError, Conflict, NotFound, StaleView
 from bridge.kube.client import KubeClient
 from bridge.log import logger
 from bridge.loops.guard import Guard
@@ -85,7 +85,7 @@ class SweepLoop:
             try:
                 for step in self._steps(record, found):
                     await self._door.apply(step)
-            except StaleView as error:  # the others are ended all the same
+            except (StaleView, Conflict) as error:  # the others are ended all the same
                 log.info("an orphan is looked at again", job=record.id, error=str(error))
 
     async def _there(self, uid: Uid, ref: str) -> bool:
@@ -132,7 +132,16 @@ class SweepLoop:
             reason = f"{DRAIN_PREFIX} node not Ready; containers of job {record.id} may still run"
             yield DrainNode(node=node, reason=reason, away=self._snapshot.kube_name(node))
         note = f"exit unknown: {found.verdict.text}" if record.nodes else ""
-        twins = (self._snapshot.nodes()[name] for name in found.working)
-        working = tuple((node.name, node.ready_since) for node in twins)
-        why, mark = found.verdict.text, at_rest(record)
-        yield EndJob(id=record.id, wait_status=None, why=why, note=note, mark=mark, working=working)
+        twins = self._snapshot.nodes()
+        if lost := [name for name in found.working if name not in twins]:
+            raise StaleView(f"node {lost[0]} has gone from Kubernetes since")
+        working = tuple((twins[name].name, twins[name].ready_since) for name in found.working)
+        yield EndJob(
+            id=record.id,
+            wait_status=None,
+            why=found.verdict.text,
+            note=note,
+            group=record.mark.group if record.mark is not None else None,
+            mark=at_rest(record),
+            working=working,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ import pytest
 
 from bridge import names
 from bridge.core.model import JobId, is_ended
+from bridge.core.orphans import Listing
 from tests.sim import test_story as story
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import running
@@ -356,3 +358,36 @@ def test_with_slurm_users_token_again_running_pods_stay_and_new_ones_get_chosen_
 def _token(user: str) -> str:
     claims = base64.urlsafe_b64encode(json.dumps({"sun": user, "exp": 2**40}).encode()).rstrip(b"=").decode()
     return f"e30.{claims}.x"
+
+
+def test_a_number_that_slurm_gives_to_another_while_the_sweep_looks_costs_nobody_his_job(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.kill_at_write = 1
+        sim.start()
+        uid = sim.create("p")
+        await sim.until(lambda: not sim.up(), 5.0)
+        orphan = only(sim.jobs_of(uid))
+        sim.delete("p")
+        await asyncio.sleep(7.0)
+        sim.start()
+        sweep = sim._replicas["a"].bridge._sweep
+        looks = sweep._listing
+        natives: list[JobId] = []
+
+        async def listing() -> Listing:
+            found = await looks()
+            if not natives:
+                sim.slurm.lose(orphan.id)
+                sim.slurm._next_native = orphan.id
+                natives.append(sim.slurm.native().id)
+            return found
+
+        sweep._listing = listing  # type: ignore[method-assign]
+        await sim.until(lambda: bool(natives), 60.0)
+        await sim.settle(60.0)
+        assert natives == [orphan.id]
+        assert not is_ended(sim.slurm.jobs[orphan.id].states)
+
+    play(tmp_path, scene, nodes=1, sweepInterval=5.0)
