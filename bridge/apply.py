@@ -39,6 +39,7 @@ from bridge.log import logger
 from bridge.metrics import STEPS
 from bridge.names import (
     ATTEMPT_ANNOTATION,
+    GANG_ANNOTATION,
     GPUS_ANNOTATION,
     JOB_ID_LABEL,
     NODE_ANNOTATION,
@@ -133,11 +134,12 @@ class WriteDoor:
                     log.warning("node drained", node=node_name, why=reason)
             case Nominate(pod=pod, node=node, conditions=conditions):
                 return await self._kube.patch_pod_status(pod, nominated=node, conditions=conditions)
-            case Release(pod=pod, job=job, node=node, gpus=gpus):
+            case Release(pod=pod, job=job, node=node, gpus=gpus, gang=gang):
+                notes = {NODE_ANNOTATION: node, GPUS_ANNOTATION: gpus or None}
                 return await self._kube.patch_pod(
                     pod,
                     labels={JOB_ID_LABEL: str(job)},
-                    annotations={NODE_ANNOTATION: node, GPUS_ANNOTATION: gpus or None},
+                    annotations=notes | {GANG_ANNOTATION: gang} if gang else notes,
                     drop_gate=SCHEDULING_GATE if SCHEDULING_GATE in pod.gates else None,
                     version=pod.version,
                 )

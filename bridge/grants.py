@@ -7,7 +7,7 @@ must stay true: it is asked by every replica, and takes nothing for granted that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from bridge.core.answers import Asked, allowed
 from bridge.core.ledger import Holder, holding
@@ -16,7 +16,7 @@ from bridge.core.verdict import Reason, Verdict
 from bridge.kube.client import KubeClient
 from bridge.kube.store import Store
 from bridge.ledger import Ledger
-from bridge.names import GPUS_ANNOTATION
+from bridge.names import GPUS_ANNOTATION, NODE_ANNOTATION
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.watch import JobWatcher
 
@@ -123,5 +123,18 @@ class Grants:
         holders: Callable[[KubeNode], Iterable[Holder]],
     ) -> KubeNode | Verdict:
         return allowed(
-            pod, cluster=self._cluster, states=states, record=record, nodes=self._nodes(), holders=holders
+            pod,
+            cluster=self._cluster,
+            states=states,
+            record=record,
+            nodes=self._nodes(),
+            holders=holders,
+            beside=self._beside(pod) if record is not None and (record.tasks or 1) > 1 else (),
         )
+
+    def _beside(self, pod: Asked) -> Iterator[Pod]:
+        """Pods of the same job that are, or are to be, on the same node."""
+        there = pod.annotations.get(NODE_ANNOTATION, "")
+        for other in self._store.pods.by_job(str(pod.job)):
+            if other.uid != pod.uid and not other.ended and other.annotations.get(NODE_ANNOTATION) == there:
+                yield other

@@ -24,6 +24,9 @@ NODE_ANNOTATION: Final = (
     "slinky.slurm.net/slurm-node"  # leader writes: the Kubernetes node name; filter reads
 )
 GPUS_ANNOTATION: Final = "slinky.slurm.net/gpus"  # leader writes: Slurm's GRES indices; the container reads
+GANG_ANNOTATION: Final = (
+    "slinky.slurm.net/gang"  # leader writes at the grant, reads after a restart: which pods share a job
+)
 SUBMITTED_ANNOTATION: Final = (
     "slinky.slurm.net/slurm-submitted"  # leader writes, reads: which job of the label's id
 )

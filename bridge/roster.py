@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from bridge.core import grouping
-from bridge.core.model import GroupKey, JobId, JobRecord, Pod, Uid
-from bridge.errors import UserError
+from bridge.core.model import Gang, GroupKey, JobId, JobRecord, Pod, Uid, Workload
+from bridge.families import Families
 from bridge.inherited import Inherited
 from bridge.kube.store import Store
 from bridge.memory import Memory
@@ -28,6 +28,7 @@ class Roster:
         memory: Memory,
         inherited: Inherited,
         wall: Callable[[], float],
+        cluster: str,
     ) -> None:
         self._store = store
         self._records = records
@@ -36,9 +37,16 @@ class Roster:
         self._wall = wall
         self._members: dict[GroupKey, dict[Uid, None]] = {}
         self._keys: dict[Uid, GroupKey] = {}
+        self._families = Families(store, records, memory.live_of, cluster)
+        self._moved: list[Callable[[GroupKey], None]] = []
         self._on_their_way: set[Uid] = set()
         self._on_nodes: set[Uid] = set()  # and not ended
         store.pods.on_pod(self._on_pod)
+        store.workloads.on_change(self._on_workload)
+
+    def on_move(self, listener: Callable[[GroupKey], None]) -> None:
+        """Of every group that a pod has come to, or left, other than by its own event."""
+        self._moved.append(listener)
 
     def __contains__(self, key: GroupKey) -> bool:
         return key in self._members
@@ -52,6 +60,20 @@ class Roster:
     def members(self, key: GroupKey) -> tuple[Uid, ...]:
         return tuple(self._members.get(key, ()))
 
+    def gang(self, key: GroupKey) -> Gang | None:
+        """What is wanted of the pods of a group that start together; None for a pod on its own."""
+        return self._families.gang(key)
+
+    def rivals(self, key: GroupKey) -> Iterator[tuple[JobId, GroupKey]]:
+        """Live jobs of other groups that name pods of this one, and under which no pod runs."""
+        named = {job for uid in self._members.get(key, ()) for job in self._families.jobs_naming(uid)}
+        for job in sorted(named):
+            record = self._records().get(job)
+            mark = record.mark if record is not None else None
+            if mark is None or mark.group == key or any(uid in self._on_nodes for uid in mark.uids):
+                continue
+            yield job, mark.group
+
     def placed(self) -> int:
         """How many groups have a pod that runs on a node."""
         return len({self._keys[uid] for uid in self._on_nodes if uid in self._keys})
@@ -64,6 +86,14 @@ class Roster:
         """Yields the groups of pods that share a job of the Go project's: who is in one of them may have changed."""
         for pod in tuple(self._inherited.job_changed(job)):
             yield self._place(pod)
+        record = self._records().get(job)
+        self._families.job_changed(job, listed=record is not None)
+        if record is not None and record.mark is not None:
+            for uid in record.mark.uids if len(record.mark.uids) > 1 else ():
+                if (member := self._store.pods.ours.get(uid)) is not None:
+                    self._place(member)
+            if (family := self._families.of_group(record.mark.group)) is not None:
+                self._regroup(family)
         for pod in self._store.pods.by_job(str(job)):
             self._count(pod.uid, pod)
 
@@ -74,6 +104,7 @@ class Roster:
             if gone is not None and gone.deleted:
                 self._store.pods.forget(uid)
                 self._leave(uid)
+                self._families.leave(uid)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
@@ -87,16 +118,52 @@ class Roster:
         if new is not None and new.node and old is not None and not old.node:
             self._note_bound(new)
 
+    def _on_workload(self, old: Workload | None, new: Workload | None) -> None:
+        """It came, or wants another number of pods, or no longer says that they are a gang."""
+        workload = new or old
+        assert workload is not None
+        pods = {pod.uid: pod for pod in self._store.pods.by_owner(workload.uid)}
+        for pod in (*pods.values(), *self._families.of_workload(workload.uid)):
+            present = self._keys.get(pod.uid)
+            if self._place(pod) != present:
+                self._tell(self._keys[pod.uid])
+
     def _place(self, pod: Pod) -> GroupKey:
-        """Into its group; a pod changes it when it turns out to share a job of the Go project's, and when that ends."""
+        """Into its group; a pod changes it when it turns out to share a job of the Go project's, and when that ends; of
+        a gang when its members are complete, or one is lost before the start."""
         present = self._keys.get(pod.uid)
-        key = self._inherited.group_of(pod, present) or _key_of(pod)
-        if key != present:
-            self._leave(pod.uid)
-            self._keys[pod.uid] = key
-            self._members.setdefault(key, {})[pod.uid] = None
-            self._memory.meet(key)
+        inherited = self._inherited.group_of(pod, present)
+        family = self._families.see(pod) if inherited is None else None
+        if family is not None:
+            self._regroup(family, but=pod.uid)
+            if (key := self._keys.get(pod.uid)) is not None:
+                return key
+        key = inherited or grouping.key_of(pod)
+        self._move(pod.uid, key)
         return key
+
+    def _regroup(self, family: str, but: Uid | None = None) -> None:
+        """Everybody of the family into the group that is theirs now. `but`: whose event this is."""
+        for uid, key in self._families.groups(family, self._keys.get).items():
+            before = self._keys.get(uid)
+            if key == before:
+                continue
+            self._move(uid, key)
+            for group in (before, key) if uid != but else (before,):
+                self._tell(group)
+
+    def _tell(self, key: GroupKey | None) -> None:
+        if key is not None and key in self:
+            for listener in self._moved:
+                listener(key)
+
+    def _move(self, uid: Uid, key: GroupKey) -> None:
+        if self._keys.get(uid) == key:
+            return
+        self._leave(uid)
+        self._keys[uid] = key
+        self._members.setdefault(key, {})[uid] = None
+        self._memory.meet(key)
 
     def _leave(self, uid: Uid) -> None:
         key = self._keys.pop(uid, None)
@@ -125,13 +192,6 @@ class Roster:
         if waited is not None:
             GRANT_TO_BOUND.observe(waited)
             CREATE_TO_BOUND.observe(max(0.0, self._wall() - pod.created))
-
-
-def _key_of(pod: Pod) -> GroupKey:
-    try:
-        return grouping.key_of(pod)
-    except UserError:  # told to the user when the group is translated
-        return GroupKey(pod.namespace, "Pod", pod.name, pod.uid)
 
 
 def _unbound(pod: Pod) -> bool:

@@ -100,7 +100,7 @@ class Snapshot:
             denied=watcher.denied,
         )
         self._inherited = Inherited(store.pods, watcher, self.ids, cluster)
-        self.roster = Roster(store, lambda: watcher.records, self.memory, self._inherited, wall)
+        self.roster = Roster(store, lambda: watcher.records, self.memory, self._inherited, wall, cluster)
 
     # --- events in --------------------------------------------------------------------------------
 
@@ -192,7 +192,8 @@ class Snapshot:
             return None
         pods = [m.pod for m in members]
         number = attempts.of_group(Group(key=key, pods=tuple(pods)), at_least=self._attempted(key))
-        spec, refusal, group = self._translator.job(key, members, number)
+        gang = self.roster.gang(key)
+        spec, refusal, group = self._translator.job(key, members, number, gang)
         first = max(0, number.number - EARLIER_ATTEMPTS)
         probes = [
             jobid.candidates(self.ids, self.cluster, key.uid, n) for n in range(first, number.number + 1)
@@ -226,6 +227,8 @@ class Snapshot:
             probes=current[1:],
             current=frozenset((*current, *self._counting(key, number, sights))),
             former=former,
+            rivals=dict(self.roster.rivals(key)) if gang is not None else {},
+            unseen=tuple(self._watcher.unseen()) if gang is not None and not sights else (),
             doubted=self._doubted((job for ids in probes for job in ids), sights),
             held=numbered,
             unknown=numbered and self._unknown(key, sights),

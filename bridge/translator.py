@@ -14,7 +14,7 @@ from bridge.core import attempt as attempts
 from bridge.core import grouping
 from bridge.core.facts import Member, Refusal
 from bridge.core.jobspec import capped, essence, translate, unpadded
-from bridge.core.model import Group, GroupKey, JobSpec, Node, Pod, SlurmNode, Workload
+from bridge.core.model import Gang, Group, GroupKey, JobSpec, Node, Pod, SlurmNode, Workload
 from bridge.errors import UserError
 from bridge.kube.store import Store
 from bridge.memory import Memory
@@ -55,18 +55,15 @@ class Translator:
         self._answers: dict[GroupKey, _Answer] = {}
 
     def job(
-        self, key: GroupKey, members: Sequence[Member], number: attempts.Attempt
+        self, key: GroupKey, members: Sequence[Member], number: attempts.Attempt, gang: Gang | None = None
     ) -> tuple[JobSpec | None, Refusal | None, Group]:
         """The job, or why there is none, and the group in rank order."""
         present = tuple(m.pod for m in members if m.exists) or tuple(m.pod for m in members)
         workload = self._workload(present)
-        try:
-            group = grouping.build(key, present, workload)
-        except UserError as error:
-            return None, Refusal(text=str(error), retry_in=None), Group(key=key, pods=present)
+        group = grouping.build(key, present, workload, gang)
         answer = self._answer(group, workload, number)
         if answer.spec is None:
-            return None, Refusal(text=answer.error, retry_in=None), Group(key=key, pods=present)
+            return None, Refusal(text=answer.error, retry_in=None), group
         bare = number.bare or self._memory.unpadded(key)
         asked = unpadded(answer.spec) if bare else answer.spec
         spec = capped(asked, self._longest(asked.partition))
@@ -74,7 +71,7 @@ class Translator:
 
     def _answer(self, group: Group, workload: Workload | None, number: attempts.Attempt) -> _Answer:
         avoided = self._avoided(number)
-        question = (number.number, avoided, workload, *map(essence, group.pods))
+        question = (number.number, avoided, workload, group.gang, *map(essence, group.pods))
         known = self._answers.get(group.key)
         if known is not None and known.question == question:
             return known

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from bridge.core import devices, ledger
 from bridge.core.attempt import parse as parse_attempt
-from bridge.core.model import JobId, JobRecord, KubeNode, Node, SlurmNode, States, Uid, is_granted
+from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, States, Uid, is_granted
 from bridge.core.twins import kube_name
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError
-from bridge.names import ATTEMPT_ANNOTATION, GPUS_ANNOTATION, JOB_ID_LABEL, NODE_ANNOTATION
+from bridge.names import ATTEMPT_ANNOTATION, GANG_ANNOTATION, GPUS_ANNOTATION, JOB_ID_LABEL, NODE_ANNOTATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,11 @@ class Asked:
         text = self.labels.get(JOB_ID_LABEL, "")
         return JobId(int(text)) if text.isascii() and text.isdigit() else None
 
+    def joins(self, group: GroupKey) -> bool:
+        """It came for a lost member of that gang."""
+        gang = self.annotations.get(GANG_ANNOTATION, "")
+        return bool(gang) and group.uid.endswith(f".{gang}")
+
 
 def allowed(
     pod: Asked,
@@ -40,10 +45,12 @@ def allowed(
     record: JobRecord | None,
     nodes: Mapping[SlurmNode, Node],
     holders: Callable[[KubeNode], Iterable[ledger.Holder]] = lambda node: (),
+    beside: Iterable[Pod] = (),
 ) -> KubeNode | Verdict:
     """The one node that Slurm gave this pod, or why there is none.
 
-    `states` is what Slurm lists for `pod.job` now; `holders` are the pods on a node whose containers may live.
+    `states` is what Slurm lists for `pod.job` now; `holders` are the pods on a node whose containers may live, `beside`
+    other pods of the job there.
     """
     wanted = pod.annotations.get(NODE_ANNOTATION, "")
     if pod.job is None or not wanted:
@@ -53,6 +60,10 @@ def allowed(
     if not is_granted(states):
         return Verdict(Reason.NOT_GRANTED, f"job {pod.job} is {'+'.join(sorted(states))}")
     mark = record.mark
+    if mark is not None and mark.cluster == cluster and pod.uid not in mark.uids and pod.joins(mark.group):
+        return Verdict(
+            Reason.STALE, f"job {pod.job} was read before the pod took the place of a lost one in it"
+        )
     if mark is None or mark.cluster != cluster or pod.uid not in mark.uids:
         return Verdict(Reason.FOREIGN, f"job {pod.job} does not carry this pod's mark")
     if mark.attempt != parse_attempt(pod.annotations.get(ATTEMPT_ANNOTATION, "")).number:
@@ -69,6 +80,10 @@ def allowed(
     if told is None or not told <= granted or (len(mark.uids) == 1 and told != granted):
         text = f"job {pod.job} holds GPUs {devices.spell(granted) or 'none'} of {wanted}, and the pod is told others"
         return Verdict(Reason.OTHER_NODE, text)
+    for other in beside:
+        if told & (ledger.indices(other.annotations.get(GPUS_ANNOTATION, "")) or frozenset()):
+            text = f"GPUs {devices.spell(told)} of {wanted} are those of pod {other.ref} of its gang, too"
+            return Verdict(Reason.OTHER_NODE, text)
     return Verdict(Reason.DEVICES_BUSY, ledger.Busy(claims=busy).text) if busy else KubeNode(wanted)
 
 

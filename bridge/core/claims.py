@@ -125,10 +125,12 @@ def _anew(facts: Facts, record: JobRecord, pod: Pod) -> bool:
 
 
 def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:
-    """The same job, on exactly these nodes."""
-    count = len(nodes)
+    """The same job, on exactly these nodes: of a gang one for each pod."""
+    count = len(set(nodes))
     return replace(
         spec,
+        tasks=len(nodes) if spec.memory_per_cpu or spec.gres_per_task else spec.tasks,
+        tasks_per_node=None if count < len(nodes) else spec.tasks_per_node,
         required_nodes=nodes,
         excluded_nodes=(),
         nodes_min=count,
@@ -152,9 +154,10 @@ def _tell(facts: Facts, running: list[Member], text: str) -> tuple[Step, ...]:
 
 
 def _nodes_of(facts: Facts, running: list[Member]) -> tuple[SlurmNode, ...]:
-    """Where the pods sit, as Slurm calls it; () if a node has no twin."""
+    """Where the pods sit, as Slurm calls it; of a gang each pod's, in its order; () if a node has no twin."""
     names = {node.name: slurm for slurm, node in facts.nodes.items()}
-    held = dict.fromkeys(m.pod.node for m in running if m.pod.node)
+    placed = [m.pod.node for m in running if m.pod.node]
+    held = placed if facts.group.gang is not None else dict.fromkeys(placed)
     return tuple(names[name] for name in held) if all(name in names for name in held) else ()
 
 

@@ -48,6 +48,14 @@ def effective(pod: Pod) -> Amounts:
     return {name: max(requests.get(name, _NONE), limits.get(name, _NONE)) for name in requests | limits}
 
 
+def largest(asked: Sequence[Amounts]) -> Amounts:
+    """The most of each resource."""
+    found: dict[str, Fraction] = {}
+    for amounts in asked:
+        found = _larger(found, amounts)
+    return found
+
+
 def cpus(amounts: Amounts) -> int:
     """Whole CPUs, rounded up; 0 = asks for none."""
     return math.ceil(max(amounts.get(CPU, _NONE), amounts.get(DRA_CPU, _NONE)))

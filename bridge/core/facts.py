@@ -13,6 +13,7 @@ from bridge.core.attempt import Attempt
 from bridge.core.ledger import Busy
 from bridge.core.model import (
     Group,
+    GroupKey,
     JobId,
     JobRecord,
     JobSpec,
@@ -188,6 +189,8 @@ class Facts:
     probes: tuple[JobId, ...] = ()  # ids for the queue, in the order to try
     current: frozenset[JobId] = frozenset()  # every id of the current attempt
     former: tuple[JobId, ...] = ()  # those of the attempt before, in the order in which they were asked for
+    rivals: Mapping[JobId, GroupKey] = field(default_factory=dict)  # live jobs of others that name these pods
+    unseen: tuple[JobId, ...] = ()  # of a gang: live jobs that nobody has read yet, and that may be its pods'
     doubted: frozenset[JobId] = (
         frozenset()
     )  # submits of ours that may still turn out to have been carried out

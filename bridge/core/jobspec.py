@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from bridge.config import JobSettings
-from bridge.core import demand, devices, grouping, overrides
+from bridge.core import demand, devices, grouping, overrides, packing
 from bridge.core.model import Group, JobSpec, Mark, Pod, SlurmNode
 from bridge.core.overrides import OptionError, Options, key
 from bridge.errors import UserError
@@ -48,16 +48,16 @@ def translate(
     attempt: int = 0,
     excluded: Sequence[SlurmNode] = (),
 ) -> JobSpec:
-    """The job of a group of one pod. `excluded` joins the nodes that the annotations exclude.
+    """The job of a group: a task for each pod. `excluded` joins the nodes that the annotations exclude.
 
-    Raises UserError naming object, field and fix for malformed quantities and annotations, for GPUs that
-    Slurm can't count, and for groups that aren't supported yet.
+    Raises UserError naming object, field and fix for malformed quantities and annotations, and for GPUs that
+    Slurm can't count.
     """
-    pod = _only_pod(group)
-    answer = _answer(group, pod, settings)
+    answer = _answer(group, settings)
     found = answer.options
     minutes = found.user_limit or None
-    return JobSpec(
+    grace = max(pod.grace for pod in group.pods)
+    spec = JobSpec(
         name=found.name or "",
         partition=found.partition or "",
         mark=Mark(
@@ -66,7 +66,7 @@ def translate(
             attempt=attempt,
             uids=tuple(member.uid for member in group.pods),
             pods=tuple(member.ref for member in group.pods),
-            grace=pod.grace,
+            grace=grace,
         ),
         nodes_min=found.nodes_min or 1,
         nodes_max=found.nodes_max or 1,
@@ -75,7 +75,7 @@ def translate(
         memory_mib=found.memory_mib or settings.minimumMemoryMiB,
         gres=found.gres or "",
         exclusive=bool(found.exclusive),
-        time_limit=None if minutes is None else _sent_limit(minutes, pod, settings),
+        time_limit=None if minutes is None else _sent_limit(minutes, grace, settings),
         user_limit=minutes,
         account=found.account or "",
         qos=found.qos or "",
@@ -97,6 +97,7 @@ def translate(
         excluded_nodes=tuple(dict.fromkeys((*(found.excluded_nodes or ()), *excluded))),
         warnings=answer.warnings,
     )
+    return packing.by_task(spec, found) if group.gang is not None else spec
 
 
 def capped(spec: JobSpec, longest: int | None) -> JobSpec:
@@ -131,20 +132,34 @@ def essence(pod: Pod) -> tuple[object, ...]:
 
 def explain(group: Group, *, settings: JobSettings) -> tuple[Rule, ...]:
     """Which rule sets each field of the job, ordered by field. Raises as `translate` does."""
-    pod = _only_pod(group)
-    answer = _answer(group, pod, settings)
+    answer = _answer(group, settings)
     said = answer.options.sources.keys() & _FIELDS
     rules = [_rule(option, answer, group) for option in overrides.TABLE if option.field in said]
     minutes = answer.options.user_limit
     if minutes:
-        why = f"{minutes} min + {pod.grace} s grace of the pod + {settings.timeLimitMargin} s timeLimitMargin"
-        value = str(_sent_limit(minutes, pod, settings))
+        grace = max(pod.grace for pod in group.pods)
+        why = f"{minutes} min + {grace} s grace of the pod + {settings.timeLimitMargin} s timeLimitMargin"
+        value = str(_sent_limit(minutes, grace, settings))
         rules.append(Rule(field="time_limit", value=value, layer="bridge", why=why))
     if settings.mcsLabel:
         rules.append(
             Rule(field="mcs_label", value=settings.mcsLabel, layer="defaults", why="setting mcsLabel")
         )
+    if group.gang is not None:
+        spec = translate(group, settings=settings, cluster="")
+        rules = [_by_task(rule, spec) for rule in rules]
+        rules.append(Rule(field="tasks", value=str(spec.tasks), layer="bridge", why="a task for each pod"))
     return tuple(sorted(rules, key=lambda rule: rule.field))
+
+
+def _by_task(rule: Rule, spec: JobSpec) -> Rule:
+    """What a gang asks for by the CPU and by the task."""
+    if rule.field == "memory_mib" and spec.memory_per_cpu is not None:
+        why = f"{rule.why}, over its {spec.cpus_per_task} CPUs"
+        return replace(rule, field="memory_per_cpu", value=str(spec.memory_per_cpu), why=why)
+    if rule.field == "gres" and spec.gres_per_task:
+        return replace(rule, field="gres_per_task")
+    return rule
 
 
 def _rule(option: overrides.Option, answer: _Answer, group: Group) -> Rule:
@@ -156,18 +171,22 @@ def _rule(option: overrides.Option, answer: _Answer, group: Group) -> Rule:
     return Rule(field=option.field, value=shown, layer=layer, why=why)
 
 
-def _answer(group: Group, pod: Pod, settings: JobSettings) -> _Answer:
+def _answer(group: Group, settings: JobSettings) -> _Answer:
     """Merge the four layers, each in the form of annotations, and collect what is worth a word."""
+    pod = _speaker(group)
     owner = group.workload.annotations if group.workload else {}
     try:
         said = overrides.options(owner, pod.annotations)
     except OptionError as error:
         raise UserError(f"{_object(group, error.layer)}: {error}") from error
-    if said.gang:
-        raise UserError(f"{_object(group, said.sources['gang'])}: {key('gang')}: gangs are not supported yet")
+    if said.gang and group.gang is None:
+        raise UserError(
+            f"{_object(group, said.sources['gang'])}: {key('gang')}: a pod on its own is no gang; remove the"
+            " annotation, or make the pods with a Job"
+        )
     try:
         derived, why, warnings = _derive(group, pod, settings, said)
-        options = overrides.options(_defaults(settings), derived, owner, pod.annotations)
+        options = overrides.options(_defaults(group, settings), derived, owner, pod.annotations)
     except UserError as error:
         raise UserError(f"Pod {pod.ref}: {error}") from error
     options = _node_counts(group, options)
@@ -188,14 +207,14 @@ _DEFAULT_RULES = {
 }
 
 
-def _defaults(settings: JobSettings) -> dict[str, str]:
+def _defaults(group: Group, settings: JobSettings) -> dict[str, str]:
     return {
         key("partition"): settings.partition,
         key("exclusive"): "true" if settings.exclusiveByDefault else "false",
         key("cpu-per-task"): str(settings.minimumCpus),
         key("mem-per-node"): f"{settings.minimumMemoryMiB}Mi",
         key("min-nodes"): "1",
-        key("max-nodes"): "1",
+        key("max-nodes"): str(len(group.pods)) if group.gang is not None else "1",
     }
 
 
@@ -203,10 +222,10 @@ def _derive(
     group: Group, pod: Pod, settings: JobSettings, said: Options
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
     """What the pod's own fields say, as annotations; the rule behind each; warnings."""
-    found = {key("job-name"): pod.name}
-    why = {"name": "the pod's name"}
-    warnings: list[str] = []
-    amounts = demand.effective(pod)
+    gang = group.gang is not None
+    found = {key("job-name"): group.key.name if gang else pod.name}
+    why = {"name": f"the {group.key.kind}'s name" if gang else "the pod's name"}
+    amounts, warnings = _amounts(group)
     if cpus := demand.cpus(amounts):
         found[key("cpu-per-task")] = str(cpus)
         why["cpus_per_task"] = "what the pod asks for, the larger of requests and limits, rounded up to CPUs"
@@ -227,11 +246,29 @@ def _derive(
             why["gres"] = "the pod's devices, by gresByResource and device class"
     else:
         warnings += _replaced_devices(amounts, settings, said.gres)
-    if deadline := _deadline(group, pod):
+    if deadline := _deadline(group):
         seconds, whose = deadline
         found[key("timelimit")] = str(math.ceil(seconds / MINUTE))
         why["user_limit"] = f"activeDeadlineSeconds {seconds} of {whose}, rounded up to minutes"
     return found, why, warnings
+
+
+def _amounts(group: Group) -> tuple[demand.Amounts, list[str]]:
+    """What each task needs: of a gang of different pods the most of each resource."""
+    asked: list[demand.Amounts] = []
+    for pod in group.pods:
+        try:
+            asked.append(demand.effective(pod))
+        except UserError as error:
+            raise UserError(
+                f"{error} (of pod {pod.ref})" if group.gang is not None else str(error)
+            ) from error
+    most = demand.largest(asked)
+    if any(one != asked[0] for one in asked):
+        return most, [
+            "its pods ask for different amounts: Slurm is asked for the most of each, for every pod"
+        ]
+    return most, []
 
 
 def _replaced_devices(amounts: demand.Amounts, settings: JobSettings, sent: str) -> list[str]:
@@ -249,11 +286,9 @@ def _replaced_devices(amounts: demand.Amounts, settings: JobSettings, sent: str)
     return [f"{key('gres')}: {sent!r} replaces the pod's {text}"] if text and text != sent else []
 
 
-def _deadline(group: Group, pod: Pod) -> tuple[int, str] | None:
+def _deadline(group: Group) -> tuple[int, str] | None:
     """The smaller activeDeadlineSeconds, and whose it is."""
-    found: list[tuple[int, str]] = []
-    if pod.active_deadline:
-        found.append((pod.active_deadline, _object(group, "pod")))
+    found = [(one.active_deadline, f"Pod {one.ref}") for one in group.pods if one.active_deadline]
     if group.workload is not None and group.workload.active_deadline:
         found.append((group.workload.active_deadline, _object(group, "owner")))
     return min(found, default=None)
@@ -262,6 +297,8 @@ def _deadline(group: Group, pod: Pod) -> tuple[int, str] | None:
 def _node_counts(group: Group, options: Options) -> Options:
     """A count that one side alone gives moves the other, which nobody gave, out of its way."""
     low, high = options.nodes_min or 1, options.nodes_max or 1
+    if group.gang is not None:
+        return packing.node_counts(len(group.pods), options, _object(group, options.sources["nodes_min"]))
     if low > high and options.sources["nodes_max"] == "defaults":
         return replace(options, nodes_max=low)
     if low > high:
@@ -277,11 +314,11 @@ def _doubts(group: Group, options: Options) -> list[str]:
     """Legal, and probably not what somebody wanted."""
     pod = group.pods[0]
     doubts: list[str] = []
-    if (options.nodes_max or 1) > len(group.pods):
+    if (options.nodes_max or 1) > len(group.pods) == 1:
         doubts.append(
             f"up to {options.nodes_max} nodes are held for {len(group.pods)} pod; it runs on the first"
         )
-    if options.gang_timeout is not None or options.on_member_failure is not None:
+    if group.gang is None and (options.gang_timeout is not None or options.on_member_failure is not None):
         doubts.append(f"{key('gang-timeout')} and {key('on-member-failure')} have no effect on a single pod")
     owner = grouping.owner_ref(pod)
     if owner is not None and group.workload is None:
@@ -294,21 +331,22 @@ def _doubts(group: Group, options: Options) -> list[str]:
     return doubts
 
 
-def _sent_limit(minutes: int, pod: Pod, settings: JobSettings) -> int:
+def _sent_limit(minutes: int, grace: int, settings: JobSettings) -> int:
     """Minutes for Slurm: we end the pod at its own limit, and its containers are dead before Slurm's."""
-    return minutes + math.ceil((pod.grace + settings.timeLimitMargin) / MINUTE)
+    return minutes + math.ceil((grace + settings.timeLimitMargin) / MINUTE)
 
 
-def _only_pod(group: Group) -> Pod:
-    if len(group.pods) != 1:
-        raise UserError(f"{group.key}: has {len(group.pods)} pods; only groups of one are supported yet")
-    pod = group.pods[0]
-    if pod.claims:  # our scheduler profile allocates no devices: the pod would run without them
-        raise UserError(
-            f"Pod {pod.ref}: spec.resourceClaims ({', '.join(pod.claims)}): claims are not supported yet;"
-            " ask for devices with resources.limits, for example nvidia.com/gpu"
-        )
-    return pod
+def _speaker(group: Group) -> Pod:
+    """The pod whose annotations count: the first in rank."""
+    if len(group.pods) != 1 and group.gang is None:
+        raise UserError(f"{group.key}: has {len(group.pods)} pods, and is no gang")
+    for pod in group.pods:
+        if pod.claims:  # our scheduler profile allocates no devices: the pod would run without them
+            raise UserError(
+                f"Pod {pod.ref}: spec.resourceClaims ({', '.join(pod.claims)}): claims are not supported yet;"
+                " ask for devices with resources.limits, for example nvidia.com/gpu"
+            )
+    return group.pods[0]
 
 
 def _object(group: Group, layer: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bridge.core import held, takeover
+from bridge.core import gangs, held, takeover
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.ends import END_TEXT, Exit, end_doubles, end_pods, exit_of, taken_away
 from bridge.core.facts import PATIENCE, Facts, Member, Sight
@@ -123,6 +123,8 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
     if foreign:
         text = f"waiting for other scheduling gates: {', '.join(foreign)}"
         return _waits(facts, pods, Verdict(Reason.GATHERING, text))
+    if (others := gangs.gathering(facts, pods)) is not None and not facts.unread:
+        return others
     if facts.unread:
         return Decision(verdict=Verdict(Reason.GATHERING, f"{facts.unread} has not been read yet"), again=0.2)
     if facts.refusal is not None:
@@ -135,6 +137,11 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
         return Decision(verdict=Verdict(Reason.READY, "reading jobs that may be this group's"), reads=urgent)
     if unread:  # after a restart: it waits, whatever else the watcher will read of it
         return Decision(verdict=Verdict(Reason.QUEUED, f"job {unread[0].id} is PENDING"))
+    if (lost := gangs.broken(facts, running)) is not None:
+        return lost
+    if facts.rivals:
+        text = f"ending job {min(facts.rivals)}, which was for another set of these pods"
+        return Decision(verdict=Verdict(Reason.READY, text), steps=gangs.rivals(facts), again=1.0)
     earlier = [
         s for s in facts.sights.values() if s.live and s.id not in facts.current and facts.owns(s.record)
     ]
@@ -196,6 +203,11 @@ def _submit(facts: Facts, pods: list[Pod]) -> Decision:
     if facts.attempt.number - len(facts.attempt.closed) > facts.limits.max_attempts:
         return _refused(
             facts, pods, f"gave up after {facts.attempt.number} lost grants; delete the pod to start over"
+        )
+    if facts.unseen:
+        text = f"looking for a job of this gang among {len(facts.unseen)} that have not been read yet"
+        return Decision(
+            verdict=Verdict(Reason.READY, text), reads=facts.unseen[: gangs.READ_AT_ONCE], again=0.5
         )
     assert facts.spec is not None, "a group without a refusal has a spec"
     told = _waits(facts, pods, Verdict(Reason.UNAVAILABLE, facts.trouble)).steps if facts.trouble else ()

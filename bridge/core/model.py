@@ -7,7 +7,7 @@ Wire formats live in `bridge.kube.view` and `bridge.slurm.translate`; this modul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NewType
 
 from bridge.names import SCHEDULED_CONDITION
@@ -158,7 +158,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The object that owns pods (a Job for now); its annotations count for them."""
+    """The object that owns pods; its annotations count for them."""
 
     namespace: str
     kind: str
@@ -166,6 +166,21 @@ class Workload:
     uid: Uid
     annotations: Mapping[str, str] = field(default_factory=dict)
     active_deadline: int | None = None  # seconds
+    owners: tuple[Owner, ...] = ()
+    size: int | None = None  # pods that are there at one time when all of them are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """That the pods of a group start together or not at all."""
+
+    wanted: int  # pods that the workload has when it is complete
+    complete: bool = False  # its pods are those of one job, or of the next one
+    timeout: int  # seconds that half of a started gang waits for the other half
+    restart: bool = False  # a member that is lost takes the others along (on-member-failure: restart-gang)
+
+    def as_of(self, *, complete: bool) -> Gang:
+        return replace(self, complete=complete)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +190,7 @@ class Group:
     key: GroupKey
     pods: tuple[Pod, ...]
     workload: Workload | None = None
+    gang: Gang | None = None  # None: a pod on its own
 
 
 # --- Slurm ----------------------------------------------------------------------------------------
@@ -225,6 +241,8 @@ class JobRecord:
     nodes: tuple[SlurmNode, ...] = ()  # in Slurm's order
     gres: tuple[str, ...] = ()  # gres_detail, one string a node: "gpu:h100:2(IDX:0-1)"
     cpus: int | None = None  # of all its nodes
+    cpus_by_node: tuple[int, ...] = ()  # in the order of nodes; () where Slurm does not say
+    tasks: int | None = None
     memory_mib: int | None = None  # of each node; 0 = all of it, None = not by node
     name: str = ""
     user: str = ""
@@ -252,8 +270,10 @@ class JobSpec:
     tasks: int = 1
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
-    memory_mib: int = 256  # per node
+    memory_mib: int | None = 256  # per node
+    memory_per_cpu: int | None = None  # MiB; of a gang, in place of memory_mib
     gres: str = ""  # tres_per_node: "gres/gpu:h100=2,gres/nic=1"
+    gres_per_task: str = ""  # of a gang, in place of gres
     exclusive: bool = False
     time_limit: int | None = None  # minutes, sent to Slurm: the user's plus grace plus margin
     user_limit: int | None = None  # minutes, after which we end the pod
@@ -275,7 +295,8 @@ class JobSpec:
     segment_size: int | None = None
     mcs_label: str = ""
     excluded_nodes: tuple[SlurmNode, ...] = ()
-    required_nodes: tuple[SlurmNode, ...] = ()  # only to claim a place again, never a candidate list
+    # Only to claim a place again, never a candidate list; of a gang one entry a task, in the order of its ranks.
+    required_nodes: tuple[SlurmNode, ...] = ()
     warnings: tuple[str, ...] = ()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bridge.core import held
+from bridge.core import gangs, held, waiting
 from bridge.core.claims import claim, miscounted
 from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_writing
 from bridge.core.ends import end_doubles, end_pods, evidence
@@ -66,17 +66,21 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
         text = f"{over.text}, by an older record: it is read again"
         return Decision(verdict=Verdict(Reason.RUNNING, text), reads=(sight.id,), again=1.0)
     ended = ended or over or _preempting(record)
+    ended = ended or gangs.bereft(facts, running, record) or gangs.half_started(facts, running, record)
     if ended is not None:
         return end_pods(facts, running, record, ended)
+    joining = waiting.joining(facts, running, record)
     return Decision(
-        verdict=_running_verdict(running, record),
+        verdict=joining.verdict if joining is not None else _running_verdict(running, record),
         steps=(
+            *gangs.rivals(facts),
             *end_doubles(facts, sight),
             *miscounted(facts, running, record),
             *_upkeep(facts, running, record),
+            *(joining.steps if joining is not None else ()),
         ),
         reads=_limit_read(facts, sight, record) or _dispute_read(facts, pods, record),
-        again=_again(facts, running, record),
+        again=joining.again if joining is not None else _again(facts, running, record),
     )
 
 

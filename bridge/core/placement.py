@@ -1,45 +1,146 @@
 """A granted job → the slot of each pod: its Kubernetes node and its GPUs.
 
-In: the group in rank order and one full read of its job, nodes and gres texts in Slurm's order. Out: one
-slot for each pod, in rank order: the pods are spread evenly and rank i gets the i-th slot. What must stay
-true: every slot lies on a node that the job holds, and no GPU of a node is in two slots.
+In: the group in rank order, one full read of its job, nodes and gres texts in Slurm's order, and what was asked for.
+Out: one slot for each pod, in rank order. What must stay true: every slot lies on a node that the job holds, no GPU of
+a node is in two slots, and a pod that has a slot of the job keeps it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from bridge.core import devices
 from bridge.core.model import Group, JobRecord, JobSpec, KubeNode, Pod, Slot, SlurmNode
 from bridge.errors import UserError
+from bridge.names import GPUS_ANNOTATION, JOB_ID_LABEL, NODE_ANNOTATION
 
 
 class PlacementError(UserError):
     """What Slurm granted can't hold the group; the grant has to be given back."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    node: KubeNode
+    gpus: str
+
+
 def place(
-    group: Group, record: JobRecord, kube_name: Callable[[SlurmNode], KubeNode | None]
+    group: Group,
+    record: JobRecord,
+    kube_name: Callable[[SlurmNode], KubeNode | None],
+    spec: JobSpec | None = None,
 ) -> tuple[Slot, ...]:
-    """One slot a pod. Fewer pods than nodes: the first nodes are used.
+    """One slot a pod. Fewer pods than nodes: the first nodes are used. A gang has as many pods on a node as Slurm gave
+    it tasks there, by `spec`.
 
     Raises PlacementError if the record names no node, a node has no Kubernetes twin, or pods or GPUs don't
     divide evenly; ProtocolError if a gres text is none that Slurm writes.
     """
     if not record.nodes:
         raise PlacementError(f"job {record.id}: Slurm names no node for it; it is asked for anew")
-    used = record.nodes[: len(group.pods)]
-    per_node, left = divmod(len(group.pods), len(used)) if used else (0, 0)
+    if group.gang is None or spec is None:
+        places = _evenly(len(group.pods), record, kube_name)
+    else:
+        places = _tasks(record.tasks or max(spec.tasks, len(group.pods)), record, spec, kube_name)
+    if len(places) < len(group.pods):
+        raise PlacementError(
+            f"job {record.id}: has {len(places)} places for {len(group.pods)} pods; containers of lost ones may live"
+        )
+    kept = _kept(group.pods, record, places)
+    free = list(places)
+    for slot in kept.values():
+        free.remove(slot)
+    new = iter(free)
+    found = ((pod, kept[pod.uid] if pod.uid in kept else next(new)) for pod in group.pods)
+    return tuple(Slot(pod=pod.uid, node=slot.node, gpus=slot.gpus) for pod, slot in found)
+
+
+def _kept(pods: Iterable[Pod], record: JobRecord, places: Sequence[_Place]) -> dict[str, _Place]:
+    """What pods of this job already have of it: who comes for a lost member gets that one's place, and moves nobody."""
+    free = list(places)
+    found: dict[str, _Place] = {}
+    for pod in pods:
+        if pod.labels.get(JOB_ID_LABEL) != str(record.id):
+            continue
+        node = pod.node or pod.annotations.get(NODE_ANNOTATION, "")
+        own = _Place(KubeNode(node), pod.annotations.get(GPUS_ANNOTATION, ""))
+        if own in free:
+            free.remove(own)
+            found[pod.uid] = own
+    return found
+
+
+def _evenly(pods: int, record: JobRecord, kube_name: Callable[[SlurmNode], KubeNode | None]) -> list[_Place]:
+    """The pods, and the GPUs of a node, are spread evenly."""
+    used = record.nodes[:pods]
+    per_node, left = divmod(pods, len(used)) if used else (0, 0)
     if left:
         raise PlacementError(
-            f"job {record.id}: {len(group.pods)} pods don't spread evenly over its {len(used)} nodes;"
+            f"job {record.id}: {pods} pods don't spread evenly over its {len(used)} nodes;"
             " ask for a number of nodes that divides them"
         )
-    slots: list[Slot] = []
+    places: list[_Place] = []
     for position, node in enumerate(used):
-        members = group.pods[position * per_node : (position + 1) * per_node]
-        slots.extend(_on_node(members, node, kube_name(node), record, position))
-    return tuple(slots)
+        gpus = devices.indices(_gres(record, position))
+        share, left = divmod(len(gpus), per_node)
+        if left:
+            raise PlacementError(
+                f"job {record.id}: {len(gpus)} GPUs of node {node} don't spread evenly over {per_node} pods"
+            )
+        places += _on_node(_twin(record, node, kube_name), gpus, per_node, share)
+    return places
+
+
+def _tasks(
+    tasks: int, record: JobRecord, spec: JobSpec, kube_name: Callable[[SlurmNode], KubeNode | None]
+) -> list[_Place]:
+    """As many places on a node as it holds tasks, by its GPUs and its CPUs, in Slurm's order of the nodes."""
+    each = devices.wanted(spec.gres_per_task)
+    if not each and not record.cpus_by_node:
+        return _evenly(tasks, record, kube_name)
+    room = [_room(position, record, spec, each) for position in range(len(record.nodes))]
+    if sum(room) < tasks:
+        shown = ", ".join(f"{count} on {node}" for node, count in zip(record.nodes, room, strict=True))
+        raise PlacementError(f"job {record.id}: has room for {sum(room)} of its {tasks} pods: {shown}")
+    places: list[_Place] = []
+    for position, node in enumerate(record.nodes):
+        after = sum(1 for more in room[position + 1 :] if more)  # each was given for one pod at least
+        count = min(room[position], max(0, tasks - len(places) - after))
+        gpus = devices.indices(_gres(record, position))
+        places += _on_node(_twin(record, node, kube_name), gpus, count, each)
+    return places
+
+
+def _room(position: int, record: JobRecord, spec: JobSpec, gpus_each: int) -> int:
+    """Tasks that this node of the job has room for."""
+    found: list[int] = []
+    if gpus_each:
+        found.append(len(devices.indices(_gres(record, position))) // gpus_each)
+    if record.cpus_by_node:
+        found.append(record.cpus_by_node[position] // spec.cpus_per_task)
+    if spec.tasks_per_node is not None:
+        found.append(spec.tasks_per_node)
+    return min(found)
+
+
+def _on_node(node: KubeNode, gpus: Sequence[int], count: int, each: int) -> list[_Place]:
+    return [_Place(node, devices.spell(gpus[at * each : (at + 1) * each])) for at in range(count)]
+
+
+def _twin(record: JobRecord, node: SlurmNode, kube_name: Callable[[SlurmNode], KubeNode | None]) -> KubeNode:
+    twin = kube_name(node)
+    if twin is None:
+        raise PlacementError(
+            f"job {record.id}: Slurm node {node} is no node of this Kubernetes cluster;"
+            " register it, or take it out of the partition"
+        )
+    return twin
+
+
+def _gres(record: JobRecord, position: int) -> str:
+    return record.gres[position] if position < len(record.gres) else ""
 
 
 def shortfall(spec: JobSpec, record: JobRecord) -> str:
@@ -50,35 +151,20 @@ def shortfall(spec: JobSpec, record: JobRecord) -> str:
     """
     missing: list[str] = []
     gpus = devices.wanted(spec.gres)
-    for position, node in enumerate(record.nodes):
-        text = record.gres[position] if position < len(record.gres) else ""
-        held = sum(one.count for one in devices.held(text) if one.name == devices.GPU)
-        if held < gpus:
-            missing.append(f"{held} of {gpus} GPUs on {node}")
+    held = [_gpus(_gres(record, position)) for position in range(len(record.nodes))]
+    missing += [
+        f"{has} of {gpus} GPUs on {node}" for node, has in zip(record.nodes, held, strict=True) if has < gpus
+    ]
+    wanted = spec.tasks * devices.wanted(spec.gres_per_task)
+    if sum(held) < wanted:
+        missing.append(f"{sum(held)} of {wanted} GPUs")
     cpus = spec.tasks * spec.cpus_per_task
     if record.cpus is not None and record.cpus < cpus:
         missing.append(f"{record.cpus} of {cpus} CPUs")
-    if record.memory_mib and record.memory_mib < spec.memory_mib:
+    if record.memory_mib and record.memory_mib < (spec.memory_mib or 0):
         missing.append(f"{record.memory_mib} of {spec.memory_mib} MiB of memory")
     return " and ".join(missing)
 
 
-def _on_node(
-    members: Sequence[Pod], node: SlurmNode, twin: KubeNode | None, record: JobRecord, position: int
-) -> list[Slot]:
-    if twin is None:
-        raise PlacementError(
-            f"job {record.id}: Slurm node {node} is no node of this Kubernetes cluster;"
-            " register it, or take it out of the partition"
-        )
-    text = record.gres[position] if position < len(record.gres) else ""
-    gpus = devices.indices(text)
-    share, left = divmod(len(gpus), len(members))
-    if left:
-        raise PlacementError(
-            f"job {record.id}: {len(gpus)} GPUs of node {node} don't spread evenly over {len(members)} pods"
-        )
-    return [
-        Slot(pod=pod.uid, node=twin, gpus=devices.spell(gpus[rank * share : (rank + 1) * share]))
-        for rank, pod in enumerate(members)
-    ]
+def _gpus(text: str) -> int:
+    return sum(one.count for one in devices.held(text) if one.name == devices.GPU)

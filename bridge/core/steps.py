@@ -107,6 +107,7 @@ class Release:
     job: JobId
     node: KubeNode
     gpus: str = ""
+    gang: str = ""  # the pods that start with it, by one name; "" = a pod on its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

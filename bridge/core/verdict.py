@@ -33,6 +33,7 @@ class Reason(StrEnum):
     HELD_BACK = "HeldBack"  # so many at once may be an accident: the breaker is open
     PREEMPTING = "Preempting"  # Slurm has begun the grace time of a preemption
     TIME_LIMIT = "TimeLimit"  # the user's time limit is over
+    MEMBER_LOST = "MemberLost"  # of a gang that is to restart as a whole
     CANCELLED = "Cancelled"  # a person cancelled the job of a waiting pod
     ORPHAN = "Orphan"  # a job of ours whose pods are gone
     REFUSED = "Refused"  # Slurm, or we, cannot ever take this as it is written

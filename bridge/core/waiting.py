@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bridge.core import held
+from bridge.core import gangs, held
 from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.facts import Facts
+from bridge.core.facts import Facts, Member
+from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy
 from bridge.core.limits import told, too_long
-from bridge.core.model import Condition, JobRecord, KubeNode, Pod, Slot, SlurmNode
+from bridge.core.model import Condition, JobRecord, KubeNode, Pod, Slot, SlurmNode, is_granted
 from bridge.core.placement import PlacementError, place, shortfall
 from bridge.core.steps import (
     Decision,
@@ -31,6 +32,7 @@ from bridge.core.steps import (
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError
 from bridge.names import (
+    GANG_ANNOTATION,
     GPUS_ANNOTATION,
     JOB_ID_LABEL,
     NODE_ANNOTATION,
@@ -80,7 +82,7 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
     if record.preempted:
         return lose(facts, pods, record, f"job {record.id} is being preempted by a job of higher priority")
     try:
-        slots = place(facts.group, record, lambda name: _twin(facts, name))
+        slots = place(facts.group, record, lambda name: _twin(facts, name), facts.spec)
         lacks = shortfall(facts.spec, record) if facts.spec is not None else ""
     except PlacementError as error:
         return lose(facts, pods, record, str(error), refused=record.nodes)
@@ -131,6 +133,30 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
     return Decision(verdict=Verdict(reason, text), steps=tuple(steps), again=again)
 
 
+def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decision | None:
+    """Members without a node, of a gang of which others run: each goes to its place in the job."""
+    pods = gangs.unbound(running)
+    if facts.group.gang is None or not pods or not is_granted(record.states) or record.preempted:
+        return None
+    if roll := tuple(gangs.roll(facts, record)):
+        text = f"job {record.id} is told which pod came for a lost one"
+        return Decision(verdict=Verdict(Reason.GRANTED, text), steps=roll, again=NOMINATE_AGAIN)
+    try:
+        slots = {
+            slot.pod: slot
+            for slot in place(gangs.seated(facts).group, record, lambda n: _twin(facts, n), facts.spec)
+        }
+    except (PlacementError, ProtocolError) as error:
+        return gangs.told(facts, pods, Verdict(Reason.GATHERING, str(error)), again=NOMINATE_AGAIN)
+    steps: list[Step] = list(_told(facts, pods, record)) if facts.barred else []
+    for pod in pods:
+        gated = SCHEDULING_GATE in pod.gates
+        if facts.room or not gated:
+            steps += _hand_over(facts, pod, slots[pod.uid], record, gated=gated)
+    text = f"job {record.id} holds {','.join(record.nodes)}; {len(pods)} of its pods are being bound"
+    return Decision(verdict=Verdict(Reason.GRANTED, text), steps=tuple(steps), again=NOMINATE_AGAIN)
+
+
 def _told(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Iterator[Step]:
     shown = job_condition(record, facts.now, note=facts.barred)
     for pod in pods:
@@ -158,12 +184,14 @@ def _news(facts: Facts, pod: Pod, shown: Condition) -> bool:
 
 
 def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: bool) -> list[Step]:
-    release = Release(pod=pod, job=record.id, node=slot.node, gpus=slot.gpus)
+    gang = generation_of(facts.group.key)
+    release = Release(pod=pod, job=record.id, node=slot.node, gpus=slot.gpus, gang=gang)
     released = (
         not gated
         and pod.labels.get(JOB_ID_LABEL) == str(record.id)
         and pod.annotations.get(NODE_ANNOTATION) == slot.node
         and pod.annotations.get(GPUS_ANNOTATION, "") == slot.gpus
+        and (not gang or pod.annotations.get(GANG_ANNOTATION) == gang)
     )
     shown = job_condition(record, facts.now, note=told(facts, record))
     nominate = Nominate(pod=pod, node=slot.node, conditions=(shown,))

@@ -137,12 +137,19 @@ class NodeView(Struct):
 
 class WorkloadSpecView(Struct, rename="camel"):
     active_deadline_seconds: int | None = None
+    parallelism: int | None = None
+    completions: int | None = None
+
+
+class WorkloadStatusView(Struct):
+    succeeded: int | None = None
 
 
 class WorkloadView(Struct):
     metadata: MetaView
     kind: str = ""
     spec: WorkloadSpecView | None = None
+    status: WorkloadStatusView | None = None
 
 
 class ListMetaView(Struct, rename={"version": "resourceVersion", "more": "continue"}):

@@ -50,6 +50,7 @@ from bridge.kube.shapes import (
     ResourcesView,
     StatusView,
     VersionView,
+    WorkloadSpecView,
     WorkloadView,
 )
 
@@ -251,7 +252,16 @@ def _workload(view: WorkloadView, kind: str = "Job") -> Workload:
         uid=Uid(meta.uid or OFFLINE_UID),
         annotations=_words(meta.annotations),
         active_deadline=view.spec.active_deadline_seconds if view.spec else None,
+        owners=_owners(meta.owner_references),
+        size=_size(view),
     )
+
+
+def _size(view: WorkloadView) -> int:
+    """Pods that the Job still runs at one time."""
+    spec, done = view.spec or WorkloadSpecView(), (view.status.succeeded if view.status else None) or 0
+    at_once = 1 if spec.parallelism is None else spec.parallelism
+    return at_once if spec.completions is None else min(at_once, max(0, spec.completions - done))
 
 
 # --- bytes ----------------------------------------------------------------------------------------

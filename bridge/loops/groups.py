@@ -78,6 +78,7 @@ class GroupsLoop:
         self._clock = clock
         self._workers = workers
         self.verdicts = Verdicts(clock)
+        snapshot.roster.on_move(self.queue.add)
 
     # --- events -----------------------------------------------------------------------------------
 

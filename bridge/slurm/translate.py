@@ -46,6 +46,11 @@ def node_list(names: Sequence[SlurmNode]) -> list[str]:
     return [hostlist.compress(names)]
 
 
+def _required(names: Sequence[SlurmNode]) -> list[str]:
+    """A gang names a node once for each of its tasks there, which a hostlist would forget."""
+    return list(names) if len(set(names)) < len(names) else node_list(names)
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -61,7 +66,9 @@ FIELDS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("tasks_per_node", "tasks_per_node", _same),
     ("cpus_per_task", "cpus_per_task", _same),
     ("memory_mib", "memory_per_node", number),
+    ("memory_per_cpu", "memory_per_cpu", number),
     ("gres", "tres_per_node", _same),
+    ("gres_per_task", "tres_per_task", _same),
     ("exclusive", "shared", _whole_node),
     ("time_limit", "time_limit", number),
     ("account", "account", _same),
@@ -82,7 +89,7 @@ FIELDS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("segment_size", "segment_size", number),
     ("mcs_label", "mcs_label", _same),
     ("excluded_nodes", "excluded_nodes", node_list),
-    ("required_nodes", "required_nodes", node_list),
+    ("required_nodes", "required_nodes", _required),
 )
 
 # Slurm 24.11: slurmrestd itself dies of it ("fatal: invalid type"); there the job gets its user's own group.
@@ -105,6 +112,8 @@ def job_body(job: JobId, spec: JobSpec, version: int) -> wire.Body:
         value = getattr(spec, field)
         if _given(value) and not (version < FIRST_EXTERNAL and key in FATAL):
             body[key] = write(value)
+    if 1 < spec.tasks == len(spec.required_nodes):
+        body["distribution"] = "arbitrary"  # a task for each entry of required_nodes
     if version >= FIRST_EXTERNAL:
         body["flags"] = [EXTERNAL_JOB_FLAG]
     if version < FIRST_WITHOUT_CWD:
@@ -175,6 +184,14 @@ def _nodes(text: str) -> tuple[SlurmNode, ...]:
     return tuple(SlurmNode(name) for name in hostlist.expand(text)) if text else ()
 
 
+def _cpus_by_node(job: wire.Job) -> tuple[int, ...]:
+    """In the order of its nodes; () where Slurm does not say it of each."""
+    held = job.job_resources.nodes.allocation if job.job_resources is not None else ()
+    counts = {node.name: node.cpus.count for node in held}
+    names = _nodes(job.nodes)
+    return tuple(counts[name] for name in names) if counts.keys() >= set(names) else ()
+
+
 def record(job: wire.Job) -> JobRecord:
     """One full read. Raises UserError when the node list can't be expanded."""
     return JobRecord(
@@ -188,6 +205,8 @@ def record(job: wire.Job) -> JobRecord:
         nodes=_nodes(job.nodes),
         gres=job.gres_detail,
         cpus=job.cpus.limit,
+        cpus_by_node=_cpus_by_node(job),
+        tasks=job.tasks.limit,
         memory_mib=job.memory_per_node.limit,
         name=job.name,
         user=job.user_name,

@@ -131,6 +131,12 @@ class JobWatcher:
         """Those that may have ended unseen, and whose answer from Slurm's accounting is worth waiting for."""
         return self._archive.open(job for job in jobs if self.newest(job) is None)
 
+    def unseen(self) -> Iterator[JobId]:
+        """Live jobs of ours that nobody has read yet."""
+        return (
+            job for job, states in self._states.items() if job not in self.records and not is_ended(states)
+        )
+
     def covers(self, job: JobId) -> bool:
         """The last complete poll looked for this job: its absence there says something."""
         return job in self._ids or self._followed.get(job, math.inf) < self._stamp

@@ -94,6 +94,23 @@ class ExitCode(Wire, frozen=True):
     signal: Signal = Signal()
 
 
+class HeldCpus(Wire, frozen=True):
+    count: int = 0
+
+
+class HeldNode(Wire, frozen=True):
+    name: str = ""
+    cpus: HeldCpus = HeldCpus()
+
+
+class HeldNodes(Wire, frozen=True):
+    allocation: tuple[HeldNode, ...] = ()  # in the order of the job's nodes
+
+
+class Resources(Wire, frozen=True):
+    nodes: HeldNodes = HeldNodes()
+
+
 class Job(Wire, frozen=True):
     job_id: int
     job_state: tuple[str, ...]
@@ -105,6 +122,8 @@ class Job(Wire, frozen=True):
     nodes: str = ""  # a hostlist: "k[0001-0004]"
     gres_detail: tuple[str, ...] = ()
     cpus: Number = UNSET
+    tasks: Number = UNSET
+    job_resources: Resources | None = None  # a running job's
     memory_per_node: Number = UNSET
     name: str = ""
     user_name: str = ""

@@ -88,6 +88,7 @@ AMOUNT = st.integers(0, 100_000)
 def test_asked_is_at_most_sent_for_every_resource(cpu: int, memory: int, gpus: int) -> None:
     found = spec(pod(limits={"cpu": f"{cpu}m", "memory": str(memory), "nvidia.com/gpu": str(gpus)}))
     assert 0 < cpu <= found.cpus_per_task * 1000 or (cpu == 0 and found.cpus_per_task == 1)
+    assert found.memory_mib is not None
     assert 0 < memory <= found.memory_mib * 2**20 or (memory == 0 and found.memory_mib == 256)
     assert found.gres == (f"gres/gpu={gpus}" if gpus else "")
 

@@ -339,6 +339,7 @@ def shown(job: WorldJob) -> dict[str, Any]:
     """As GET job/{id} tells it."""
     exit_code = {"return_code": number(job.exit_code), "signal": {"id": number(job.exit_signal or None)}}
     ended = is_ended(job.states)
+    held = [{"name": node, "cpus": {"count": job.cpus_on(node)}} for node in job.nodes]
     gres = [f"gpu:{job.gpu_type}:{len(i)}(IDX:{_ranges(i)})" if i else "" for i in job.gpus.values()]
     return {
         "job_id": job.id,
@@ -349,8 +350,10 @@ def shown(job: WorldJob) -> dict[str, Any]:
         "preempt_time": number(int(job.preempted)),
         "state_reason": job.reason,
         "nodes": ",".join(job.nodes),
-        "cpus": number(job.cpus * job.node_count),
-        "memory_per_node": number(job.memory),
+        "cpus": number(job.cpus * (job.tasks or job.node_count)),
+        "tasks": number(job.tasks or 1),
+        "job_resources": {"nodes": {"allocation": held}} if held else None,
+        "memory_per_node": number(None if job.tasks else job.memory),
         "gres_detail": [] if ended or not any(gres) else gres,
         "name": job.name,
         "user_name": job.user,

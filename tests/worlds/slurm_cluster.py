@@ -68,7 +68,12 @@ class WorldJob:
     priority: int | None = None  # None: Slurm's own
     excluded: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
+    tasks: int | None = (
+        None  # of a gang: as many on a node as fit; cpus, memory and gpu_count are then a task's
+    )
+    layout: tuple[str, ...] = ()  # one node a task
     # what it has
+    held: dict[str, int] = field(default_factory=dict)  # node → tasks there, of a gang
     gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)  # node → device indices, in Slurm's order
     gpu_type: str = "h100"
 
@@ -80,10 +85,16 @@ class WorldJob:
     def holds(self) -> bool:
         return bool(self.gpus) and not is_ended(self.states)
 
-    @property
-    def busy_cpus(self) -> int:
+    def cpus_on(self, node: str) -> int:
+        return self.cpus * self.held.get(node, 1)
+
+    def memory_on(self, node: str) -> int:
+        """MiB; 0 = all of it."""
+        return self.memory * self.held.get(node, 1)
+
+    def busy_cpus(self, node: str) -> int:
         """A suspended job keeps its memory and its GPUs, and lends its CPUs."""
-        return 0 if "SUSPENDED" in self.states else self.cpus
+        return 0 if "SUSPENDED" in self.states else self.cpus_on(node)
 
 
 def names_of(hostlists: Iterable[str]) -> frozenset[str]:
@@ -320,6 +331,8 @@ class Cluster:
         for other in () if empty else self.jobs.values():
             for name in other.gpus if other.holds else ():
                 holders.setdefault(name, []).append(other)
+        if job.tasks is not None:
+            return self._pack(job, holders, empty=empty)
         for node in self.nodes.values():
             if len(found) == job.node_count:
                 break
@@ -331,18 +344,50 @@ class Cluster:
                 (empty or not node.drained)
                 and not any(j.whole for j in here)
                 and not (job.whole and here)
-                and node.cpus - sum(j.busy_cpus for j in here) >= job.cpus
-                and node.memory - sum(j.memory or node.memory for j in here) >= (job.memory or node.memory)
+                and node.cpus - sum(j.busy_cpus(node.name) for j in here) >= job.cpus
+                and node.memory - sum(j.memory_on(node.name) or node.memory for j in here)
+                >= (job.memory or node.memory)
                 and len(free) >= job.gpu_count
             )
             if room:
                 found[node.name] = tuple(free if job.whole and node.gpus else free[: job.gpu_count])
         return replace(job, gpus=found) if len(found) == job.node_count else None
 
+    def _pack(self, job: WorldJob, holders: dict[str, list[WorldJob]], *, empty: bool) -> WorldJob | None:
+        """The tasks of a gang, as many on each node as fit, or as its layout says."""
+        assert job.tasks is not None
+        gpus: dict[str, tuple[int, ...]] = {}
+        held: dict[str, int] = {}
+        for node in self.nodes.values():
+            left = job.tasks - sum(held.values())
+            wanted = job.layout.count(node.name) if job.layout else left
+            if node.name in job.excluded or not wanted or (node.drained and not empty):
+                continue
+            here = holders.get(node.name, [])
+            free = sorted(set(range(node.gpus)) - {i for j in here for i in j.gpus[node.name]})
+            if any(j.whole for j in here) or (job.whole and here):
+                continue
+            cpus = node.cpus - sum(j.busy_cpus(node.name) for j in here)
+            memory = node.memory - sum(j.memory_on(node.name) or node.memory for j in here)
+            fit = [cpus // job.cpus, memory // job.memory, wanted]
+            if job.gpu_count:
+                fit.append(len(free) // job.gpu_count)
+            if job.whole:
+                fit.append(1)
+            if count := max(0, min(fit)):
+                held[node.name] = count
+                gpus[node.name] = tuple(free if job.whole else free[: count * job.gpu_count])
+        return replace(job, gpus=gpus, held=held) if sum(held.values()) == job.tasks else None
+
     def _parse(self, body: dict[str, Any]) -> WorldJob:
         nodes = int(body.get("minimum_nodes", 1))
-        tasks = math.ceil(int(body.get("tasks", 1)) / nodes)
-        gres = re.findall(r"gres/gpu(?::\w+)?[=:](\d+)", body.get("tres_per_node", ""))
+        gang = "memory_per_cpu" in body
+        tasks = 1 if gang else math.ceil(int(body.get("tasks", 1)) / nodes)
+        asked = body.get("tres_per_task", "") if gang else body.get("tres_per_node", "")
+        gres = re.findall(r"gres/gpu(?::\w+)?[=:](\d+)", asked)
+        memory = body["memory_per_node"]["number"] if "memory_per_node" in body else 0
+        if gang:
+            memory = body["memory_per_cpu"]["number"] * int(body["cpus_per_task"])
         given = body.get("priority", {}).get("number")
         on_hold = given == 0 or (
             given is None and body.get("hold", False)
@@ -368,7 +413,9 @@ class Cluster:
             time_limit=body["time_limit"]["number"] if "time_limit" in body else self.longest,
             node_count=nodes,
             cpus=tasks * int(body.get("cpus_per_task", 1)),
-            memory=body["memory_per_node"]["number"] if "memory_per_node" in body else 0,
+            memory=memory,
+            tasks=int(body.get("tasks", 1)) if gang else None,
+            layout=tuple(body.get("required_nodes", ())) if body.get("distribution") == "arbitrary" else (),
             gpu_count=sum(map(int, gres)),
             whole=body.get("shared") == ["none"],
             excluded=names_of(body.get("excluded_nodes", ())),

@@ -1,29 +1,33 @@
 """Which pods share one Slurm job: one small file for each kind of workload.
 
-In: a pod as the API server shows it. Out: the key of its group, the owner that the caller should fetch,
-and, once the pods are there, the `Group` in rank order. Nothing is fetched here and no pod is ever dropped.
-A kind is a module with `matches`, `owner_ref`, `key_of` and `rank`; the first that matches decides.
+In: a pod as the API server shows it, and a way to look up the objects that it names. Out: the key of a pod on its own,
+or the family of gangs that it is of; the owner that the caller should fetch; and, once the pods are there, the `Group`
+in rank order. Nothing is fetched here and no pod is ever dropped. A kind is a module with `matches`, `owner_ref`,
+`family` and `rank`; the first that matches decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import ModuleType
 
 from bridge.core.grouping import job, pod
-from bridge.core.model import Group, GroupKey, Owner, Pod, Workload
-from bridge.errors import UserError
-from bridge.names import OPTION_PREFIX
+from bridge.core.grouping.gangs import Family
+from bridge.core.grouping.wishes import Find
+from bridge.core.model import Gang, Group, GroupKey, Owner, Pod, Workload
 
 _KINDS: tuple[ModuleType, ...] = (job, pod)
-_GANG = OPTION_PREFIX + "gang"
 
 
-def key_of(pod: Pod) -> GroupKey:
-    """The pod's group. Raises UserError for a pod that asks for a gang, which isn't supported yet."""
-    _refuse_gang(f"Pod {pod.ref}", pod.annotations)
-    key: GroupKey = _kind(pod).key_of(pod)
-    return key
+def key_of(pod_: Pod) -> GroupKey:
+    """Of a pod that is of no gang."""
+    return pod.key_of(pod_)
+
+
+def family_of(pod: Pod, find: Find) -> Family | None:
+    """The family of gangs that the pod is of; None: it has a job of its own, as far as is known."""
+    family: Family | None = _kind(pod).family(pod, find)
+    return family
 
 
 def owner_ref(pod: Pod) -> Owner | None:
@@ -32,21 +36,13 @@ def owner_ref(pod: Pod) -> Owner | None:
     return owner
 
 
-def build(key: GroupKey, pods: Iterable[Pod], workload: Workload | None = None) -> Group:
-    """All of `pods`, in rank order. Raises UserError if the pods or the workload ask for a gang."""
+def build(
+    key: GroupKey, pods: Iterable[Pod], workload: Workload | None = None, gang: Gang | None = None
+) -> Group:
+    """All of `pods`, in rank order."""
     members = tuple(sorted(pods, key=lambda member: _kind(member).rank(member)))
-    for member in members:
-        _refuse_gang(f"Pod {member.ref}", member.annotations)
-    if workload is not None:
-        _refuse_gang(f"{workload.kind} {workload.namespace}/{workload.name}", workload.annotations)
-    return Group(key=key, pods=members, workload=workload)
+    return Group(key=key, pods=members, workload=workload, gang=gang)
 
 
 def _kind(pod: Pod) -> ModuleType:
     return next(kind for kind in _KINDS if kind.matches(pod))
-
-
-def _refuse_gang(what: str, annotations: Mapping[str, str]) -> None:
-    """A gang that is quietly scheduled one by one would deadlock with its siblings: better said at once."""
-    if annotations.get(_GANG, "").strip().lower() == "true":
-        raise UserError(f'{what}: {_GANG}: "true": gangs are not supported yet; remove the annotation')

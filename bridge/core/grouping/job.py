@@ -1,9 +1,10 @@
-"""A pod of a batch/v1 Job: a job in Slurm of its own; the Job's annotations and deadline count for it."""
+"""A pod of a batch/v1 Job: a job in Slurm of its own, or with gang: "true" one for all pods of the Job."""
 
 from __future__ import annotations
 
-from bridge.core.grouping import pod as bare
-from bridge.core.model import GroupKey, Owner, Pod
+from bridge.core.grouping import wishes
+from bridge.core.grouping.gangs import Family
+from bridge.core.model import Owner, Pod
 from bridge.names import COMPLETION_INDEX
 
 API_VERSION = "batch/v1"
@@ -21,8 +22,19 @@ def owner_ref(pod: Pod) -> Owner | None:
     )
 
 
-def key_of(pod: Pod) -> GroupKey:
-    return bare.key_of(pod)
+def family(pod: Pod, find: wishes.Find) -> Family | None:
+    """All pods of the Job, if somebody asks for it."""
+    owner = owner_ref(pod)
+    job = find(KIND, pod.namespace, owner.name) if owner is not None else None
+    if owner is None or job is None or job.uid != owner.uid or not wishes.asked(pod, job):
+        return None
+    return Family(
+        namespace=pod.namespace,
+        kind=KIND,
+        name=job.name,
+        uid=job.uid,
+        gang=wishes.gang(job.size or 1, pod, job),
+    )
 
 
 def rank(pod: Pod) -> tuple[int, str]:

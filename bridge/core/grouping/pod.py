@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bridge.core.grouping.wishes import Find
 from bridge.core.model import GroupKey, Owner, Pod
 
 KIND = "Pod"
@@ -15,6 +16,10 @@ def matches(pod: Pod) -> bool:
 def owner_ref(pod: Pod) -> Owner | None:
     """No owner's annotations count for a bare pod."""
     return None
+
+
+def family(pod: Pod, find: Find) -> None:
+    """A pod alone is no gang."""
 
 
 def key_of(pod: Pod) -> GroupKey:

@@ -1,0 +1,128 @@
+"""Pods that start together or not at all: what is particular about them, before, at and after the start.
+
+Nothing is asked of Slurm before all are there; a loss before the start takes the job back; half a gang that has started
+waits for the rest no longer than its time; who comes for a lost member gets that one's place in the job that runs.
+Goes in: facts. Comes out: decisions and steps. Which pods are a gang is told by core.grouping.gangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bridge.core.conditions import job_condition, worth_writing
+from bridge.core.facts import Facts, Member
+from bridge.core.grouping import build
+from bridge.core.model import JobRecord, Pod, is_granted
+from bridge.core.steps import AdoptJob, Decision, EndJob, SetConditions, Step
+from bridge.core.verdict import Reason, Verdict
+
+LOOK = 1.0  # seconds between looks at a gang whose job is being taken back
+READ_AT_ONCE = 50  # jobs
+
+
+def gathering(facts: Facts, pods: Sequence[Pod]) -> Decision | None:
+    """The pods wait for others; None: they are complete, or no gang."""
+    gang = facts.group.gang
+    if gang is None or gang.complete:
+        return None
+    whose = f"{facts.group.key.kind} {facts.group.key.name}"
+    text = f"waiting for all pods of {whose}: {len(pods)} of {gang.wanted} are there"
+    return told(facts, pods, Verdict(Reason.GATHERING, text))
+
+
+def broken(facts: Facts, running: Sequence[Member]) -> Decision | None:
+    """A member went before the start: what was asked for is taken back, and the others wait for who comes next."""
+    gang = facts.group.gang
+    lost = [m.pod.ref for m in facts.members if m not in running]
+    if gang is None or not lost:
+        return None
+    why = f"pod {lost[0]} went before its gang started"
+    live = [s for s in facts.sights.values() if s.live and facts.owns(s.record)]
+    steps = tuple(EndJob(id=s.id, wait_status=None, why=why) for s in live)
+    return Decision(verdict=Verdict(Reason.GATHERING, why), steps=steps, again=LOOK)
+
+
+def rivals(facts: Facts) -> tuple[Step, ...]:
+    """Jobs for another set of these pods, from before one of them was replaced."""
+    why = f"its pods are of {facts.group.key} now"
+    return tuple(
+        EndJob(id=job, wait_status=None, why=why, group=group) for job, group in facts.rivals.items()
+    )
+
+
+def told(facts: Facts, pods: Sequence[Pod], verdict: Verdict, again: float | None = None) -> Decision:
+    """Nothing to do but to say why, once."""
+    shown = job_condition(None, facts.now, refused=verdict.text, reason=verdict.reason)
+    silent = [pod for pod in pods if worth_writing(pod, shown, facts.now)]
+    steps = tuple(SetConditions(pod=pod, conditions=(shown,)) for pod in silent)
+    return Decision(verdict=verdict, steps=steps, again=again)
+
+
+def unbound(running: Sequence[Member]) -> list[Pod]:
+    """Members without a node, while others run."""
+    return [m.pod for m in running if not m.pod.node and not m.pod.deleted]
+
+
+def at_home(facts: Facts) -> list[Member]:
+    """Members that may still use what the job holds, and those that are to get something of it."""
+    margin = facts.limits.death_margin
+    return [
+        m
+        for m in facts.members
+        if not (m.pod.node and m.containers_dead(margin)) and (m.pod.node or _waits(m))
+    ]
+
+
+def _waits(member: Member) -> bool:
+    return member.exists and not member.pod.deleted and not member.pod.ended
+
+
+def roll(facts: Facts, record: JobRecord) -> Iterator[Step]:
+    """The job's mark names who came for a lost member."""
+    mark = record.mark
+    if mark is None:
+        return
+    pods = [m.pod for m in at_home(facts)]
+    if all(pod.uid in mark.uids for pod in pods):
+        return
+    renewed = replace(mark, uids=tuple(p.uid for p in pods), pods=tuple(p.ref for p in pods))
+    yield AdoptJob(id=record.id, mark=renewed)
+
+
+def seated(facts: Facts) -> Facts:
+    """The same facts about those alone that the job has places for."""
+    group = facts.group
+    pods = [m.pod for m in at_home(facts)]
+    return replace(facts, group=build(group.key, pods, group.workload, group.gang))
+
+
+def half_started(facts: Facts, running: Sequence[Member], record: JobRecord) -> Verdict | None:
+    """Some have their nodes, and others of the first hour can't get theirs: all begin anew."""
+    gang = facts.group.gang
+    if gang is None or not is_granted(record.states) or record.required:
+        return None
+    late = [pod for pod in unbound(running) if pod.created <= record.started]
+    if not late or facts.granted_age <= gang.timeout:
+        return None
+    text = f"pod {late[0].ref} got no node within {gang.timeout} s of job {record.id}; its gang begins anew"
+    return Verdict(Reason.LOST_GRANT, text)
+
+
+def bereft(facts: Facts, running: Sequence[Member], record: JobRecord) -> Verdict | None:
+    """on-member-failure: restart-gang: one is lost, so all begin anew."""
+    gang = facts.group.gang
+    if gang is None or not gang.restart:
+        return None
+    lost = next((m.pod for m in facts.members if _lost(m)), None)
+    if lost is None or all(m.pod.deleted for m in running):
+        return None
+    return Verdict(
+        Reason.MEMBER_LOST, f"pod {lost.ref} of the gang was lost; its others are restarted with it"
+    )
+
+
+def _lost(member: Member) -> bool:
+    """Without having succeeded."""
+    gone = not member.exists or bool(member.pod.deleted) or member.pod.ended
+    return gone and member.pod.phase != "Succeeded"

@@ -1,0 +1,124 @@
+"""Which pods of a workload share the next job, where they start together or not at all.
+
+A *family* is all that one workload makes; a *generation* is the pods of one of its jobs. In: the pods of a family, and
+what is known of each. Out: the group of each pod. What must stay true: a pod that a live job names, or that has a node,
+stays in its group; a generation is named by the UIDs of its pods, so whoever sees the same pods asks for the same job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.core.grouping import pod as pod_kind
+from bridge.core.model import Gang, GroupKey, Pod, Uid
+from bridge.names import GANG_ANNOTATION
+
+_BETWEEN = "."  # UID of the workload, then the generation; no UID has one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """All the pods that one workload makes into gangs."""
+
+    namespace: str
+    kind: str
+    name: str
+    uid: str
+    gang: Gang
+
+    @property
+    def gathering(self) -> GroupKey:
+        """The group of the pods that wait for others."""
+        return GroupKey(self.namespace, self.kind, self.name, self.uid)
+
+    def generation(self, digest: str) -> GroupKey:
+        return GroupKey(self.namespace, self.kind, self.name, f"{self.uid}{_BETWEEN}{digest}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A pod of a family, and what is known of it."""
+
+    pod: Pod
+    exists: bool = True
+    named: GroupKey | None = None  # the group of the live job that names it
+    present: GroupKey | None = None  # the group that it is in
+
+    @property
+    def living(self) -> bool:
+        return self.exists and not self.pod.ended and not self.pod.deleted
+
+    @property
+    def settled(self) -> GroupKey | None:
+        """Where it is to stay."""
+        if self.named is not None:
+            return self.named
+        return self.present if self.pod.node else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacancy:
+    """A running job of the family with fewer living pods than tasks."""
+
+    group: GroupKey
+    tasks: int
+
+
+def generation_of(key: GroupKey) -> str:
+    """The part of its name that tells one job's pods from another's; "" while they gather, and of a pod alone."""
+    return key.uid.partition(_BETWEEN)[2]
+
+
+def family_uid(key: GroupKey) -> str:
+    return key.uid.partition(_BETWEEN)[0]
+
+
+def digest(uids: Iterable[Uid]) -> str:
+    return hashlib.blake2b("\n".join(sorted(uids)).encode(), digest_size=6).hexdigest()
+
+
+def assign(
+    family: Family, seats: Sequence[Seat], vacancies: Sequence[Vacancy] = ()
+) -> Mapping[Uid, GroupKey]:
+    """The group of every pod of the family; of one that is on its way out and has never had one: None of it."""
+    found: dict[Uid, GroupKey] = {}
+    free: list[Seat] = []
+    for seat in seats:
+        if (key := seat.settled or _written(family, seat)) is not None:
+            found[seat.pod.uid] = key
+        elif seat.living:
+            free.append(seat)
+        elif seat.present is not None:
+            found[seat.pod.uid] = seat.present
+    living = sum(1 for seat in seats if seat.living and seat.pod.uid in found)
+    places = tuple(_vacant(seats, found, vacancies))
+    found |= {seat.pod.uid: key for seat, key in zip(free, places, strict=False)}
+    free = free[len(places) :]
+    if not free:
+        return found
+    # Members of a running generation count: more pods than the workload asks for start beside it.
+    enough = len(free) >= max(1, family.gang.wanted - living)
+    key = family.generation(digest(seat.pod.uid for seat in free)) if enough else family.gathering
+    return found | {seat.pod.uid: key for seat in free}
+
+
+def _written(family: Family, seat: Seat) -> GroupKey | None:
+    """By its own annotation, of a pod that has a node: a process that has just started knows no more. One without it
+    was started before anybody asked for a gang."""
+    if not seat.pod.node:
+        return None
+    said = seat.pod.annotations.get(GANG_ANNOTATION, "")
+    return family.generation(said) if said else pod_kind.key_of(seat.pod)
+
+
+def _vacant(
+    seats: Sequence[Seat], found: Mapping[Uid, GroupKey], vacancies: Sequence[Vacancy]
+) -> Iterator[GroupKey]:
+    """One for each pod that may take the place of a lost one."""
+    for vacancy in vacancies:
+        members = [seat for seat in seats if found.get(seat.pod.uid) == vacancy.group]
+        living = sum(1 for seat in members if seat.living)
+        for _ in range(vacancy.tasks - living if living else 0):  # one that all have left is over
+            yield vacancy.group

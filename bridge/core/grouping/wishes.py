@@ -1,0 +1,42 @@
+"""What the annotations of a workload and its pods say about gangs, read before the job is translated.
+
+A malformed value says nothing here: the translation refuses it, and names object, key and fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bridge.core.model import Gang, Pod, Workload
+from bridge.names import OPTION_PREFIX
+
+GANG = OPTION_PREFIX + "gang"
+WITHIN = OPTION_PREFIX + "gang-timeout"
+TIMEOUT = 300  # seconds
+ON_FAILURE = OPTION_PREFIX + "on-member-failure"
+
+Find = Callable[[str, str, str], Workload | None]  # kind, namespace, name → what the API server has
+
+
+def asked(pod: Pod, *owners: Workload) -> bool | None:
+    """Do the pod or its owners, nearest first, ask for a gang? None: nobody says."""
+    for layer in (pod.annotations, *(owner.annotations for owner in owners)):
+        word = layer.get(GANG, "").strip().lower()
+        if word in ("true", "false"):
+            return word == "true"
+    return None
+
+
+def gang(wanted: int, pod: Pod, *owners: Workload) -> Gang:
+    """With the wishes of the pod, else of its owners, nearest first."""
+    layers = (pod.annotations, *(owner.annotations for owner in owners))
+    seconds = _first(layers, WITHIN)
+    return Gang(
+        wanted=max(1, wanted),
+        restart=_first(layers, ON_FAILURE) == "restart-gang",
+        timeout=int(seconds) if seconds.isascii() and seconds.isdigit() and int(seconds) else TIMEOUT,
+    )
+
+
+def _first(layers: tuple[Mapping[str, str], ...], key: str) -> str:
+    return next((said for layer in layers if (said := layer.get(key, ""))), "")

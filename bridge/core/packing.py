@@ -1,0 +1,51 @@
+"""A gang's job: a task for each pod, each with its own CPUs, memory and GPUs, and as many on a node as Slurm likes.
+
+Slurm is asked by the task: memory by the CPU, GPUs by the task (both measured with external jobs of 26.05), so that it
+may pack unlike numbers of pods on nodes and still count exactly. What a person asks for by the node stays by the node.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from bridge.core.model import JobSpec
+from bridge.core.overrides import Options, key
+from bridge.errors import UserError
+
+BY_PERSON = ("owner", "pod")  # layers of annotations
+
+
+def by_task(spec: JobSpec, options: Options) -> JobSpec:
+    """The same amounts by the task. One pod a node where all the nodes are its own, or where it asks for as many."""
+    memory: int | None = spec.memory_mib
+    per_cpu: int | None = None
+    if options.sources.get("memory_mib") not in BY_PERSON and memory is not None:
+        per_cpu = math.ceil(memory / spec.cpus_per_task)
+        memory = None
+    by_node = options.sources.get("gres") in BY_PERSON
+    apart = spec.nodes_min == spec.tasks
+    return replace(
+        spec,
+        memory_mib=memory,
+        memory_per_cpu=per_cpu,
+        gres=spec.gres if by_node else "",
+        gres_per_task="" if by_node else spec.gres,
+        tasks_per_node=1 if apart else None,
+    )
+
+
+def node_counts(pods: int, options: Options, whose: str) -> Options:
+    """Whole nodes: one for each pod. Raises UserError for more nodes than pods and for fewest above most."""
+    asked = {field: options.sources.get(field) in BY_PERSON for field in ("nodes_min", "nodes_max")}
+    low, high = options.nodes_min or 1, options.nodes_max or pods
+    if options.exclusive and not any(asked.values()):
+        return replace(options, nodes_min=pods, nodes_max=pods)
+    if low > pods:
+        raise UserError(f"{whose}: {key('min-nodes')}: {low} nodes for {pods} pods; ask for {pods} at most")
+    if low > high:
+        raise UserError(
+            f"{whose}: {key('min-nodes')} {low} is more than {key('max-nodes')} {high};"
+            " raise the second or lower the first"
+        )
+    return replace(options, nodes_min=low, nodes_max=min(high, pods))
