@@ -10,7 +10,18 @@ from dataclasses import dataclass
 
 from bridge.core import devices, ledger
 from bridge.core.attempt import parse as parse_attempt
-from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, States, Uid, is_granted
+from bridge.core.model import (
+    GroupKey,
+    JobId,
+    JobRecord,
+    KubeNode,
+    Node,
+    Pod,
+    SlurmNode,
+    States,
+    Uid,
+    is_granted,
+)
 from bridge.core.twins import kube_name
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError

@@ -74,20 +74,8 @@ def placed_by_slurm(picture: Picture) -> Iterator[str]:
             continue
         if not held:
             yield f"pod {pod.ref} is on {pod.node}, where no job of its own is: {_told(picture.own(pod.uid))}"
-        elif not any(_covers(picture, job, pod.bound_at) for job in held):
+        elif not any(picture.covers(job, pod.bound_at) for job in held):
             yield f"pod {pod.ref} was bound to {pod.node} while its job did not hold it: {_told(held)}"
-
-
-def _covers(picture: Picture, job: JobRecord, bound: float) -> bool:
-    """Did the job hold its nodes when the pod was bound (0 = nobody knows when)?"""
-    if "PENDING" in job.states:
-        return picture.settling
-    if not bound:
-        return True
-    anew = job.required or picture.booted >= bound
-    begun = job.started <= bound + picture.skew or (anew and bound <= job.started)
-    over = is_ended(job.states) and bound > job.ended + picture.view_age + picture.skew
-    return begun and not over
 
 
 @_invariant
@@ -244,6 +232,7 @@ def positive_evidence(change: Change) -> Iterator[str]:
     limit; somebody cancelled the job that asked for its place anew; or slurmctld, settled again after a boot, has the
     pod's job elsewhere or waiting, refused to give it its place anew, or has none while the pod's time limit is over.
     For one that waits: its job was cancelled, or missed its deadline. A NODE_FAIL says nothing while slurmctld settles.
+    Of a gang that is to restart as a whole: another of its pods was lost.
     """
     after = {pod.uid: pod for pod in change.after.pods}
     for pod in change.before.pods:
@@ -251,32 +240,9 @@ def positive_evidence(change: Change) -> Iterator[str]:
         if pod.deleted or pod.uid in change.removed or (left is not None and not left.deleted):
             continue
         placed = left or pod
-        if not (_lost(change.after, placed) or _lost(change.before, placed)):
+        if not any(seen.lost(placed) or seen.bereft(placed) for seen in (change.after, change.before)):
             told = _told([*change.before.own(pod.uid), *change.after.own(pod.uid)])
             yield f"pod {pod.ref} on {placed.node or 'no node'} was deleted without evidence: {told}"
-
-
-def _lost(picture: Picture, pod: Pod) -> bool:
-    own = picture.own(pod.uid)
-    if not pod.node:
-        return any(job.states & {"CANCELLED", "DEADLINE"} for job in own)
-    held = [job for job in picture.holding(pod) if _covers(picture, job, pod.bound_at)]
-    live = [job for job in held if not is_ended(job.states) and "PENDING" not in job.states]
-    if live:
-        return any(job.preempted or _limit_near(picture, job) for job in live)
-    claimed = [job for job in own if not job.nodes and job.submitted > pod.bound_at]
-    if any("CANCELLED" in job.states for job in claimed):
-        return True
-    if picture.young:
-        return any(is_ended(job.states) and "NODE_FAIL" not in job.states for job in held)
-    elsewhere = any(not is_ended(job.states) for job in own)
-    return bool(held) or elsewhere or picture.overdue(pod) or any("FAILED" in job.states for job in claimed)
-
-
-def _limit_near(picture: Picture, job: JobRecord) -> bool:
-    """Slurm's end of a running job is its limit."""
-    ahead = (job.mark.grace if job.mark else 0) + picture.limit_margin + MINUTE
-    return bool(job.ended) and picture.now >= job.ended - ahead
 
 
 @_invariant

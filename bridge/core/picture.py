@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, Uid
+from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, Uid, is_ended
 from bridge.names import JOB_ID_LABEL, OPTION_PREFIX
+
+MINUTE = 60.0  # seconds: Slurm's time limits are whole minutes, rounded up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class Picture:
     skew: float = 1.0  # seconds between the clocks of both sides; Kubernetes writes whole ones
     patience: float = 10.0  # seconds that a pod may wait in silence
     limit_margin: float = 60.0  # seconds, beside its grace, that a pod ends before its job would
+    restarts: frozenset[Uid] = (
+        frozenset()
+    )  # workloads whose gangs restart as a whole when one of them is lost
     handover: bool = True  # native jobs are made to wait for a device (False: not promised, not counted)
     _own: Mapping[Uid, list[JobRecord]] = field(init=False, repr=False, compare=False)
 
@@ -84,6 +89,46 @@ class Picture:
             for job in self.own(pod.uid)
             if pod.node in self.places(job) or ("COMPLETING" in job.states and not job.nodes)
         ]
+
+    def covers(self, job: JobRecord, bound: float) -> bool:
+        """Did the job hold its nodes when the pod was bound (0 = nobody knows when)?"""
+        if "PENDING" in job.states:
+            return self.settling
+        if not bound:
+            return True
+        anew = job.required or self.booted >= bound
+        begun = job.started <= bound + self.skew or (anew and bound <= job.started)
+        over = is_ended(job.states) and bound > job.ended + self.view_age + self.skew
+        return begun and not over
+
+    def lost(self, pod: Pod) -> bool:
+        own = self.own(pod.uid)
+        if not pod.node:
+            return any(job.states & {"CANCELLED", "DEADLINE"} for job in own)
+        held = [job for job in self.holding(pod) if self.covers(job, pod.bound_at)]
+        live = [job for job in held if not is_ended(job.states) and "PENDING" not in job.states]
+        if live:
+            return any(job.preempted or self.near_limit(job) for job in live)
+        claimed = [job for job in own if not job.nodes and job.submitted > pod.bound_at]
+        if any("CANCELLED" in job.states for job in claimed):
+            return True
+        if self.young:
+            return any(is_ended(job.states) and "NODE_FAIL" not in job.states for job in held)
+        elsewhere = any(not is_ended(job.states) for job in own)
+        return bool(held) or elsewhere or self.overdue(pod) or any("FAILED" in job.states for job in claimed)
+
+    def bereft(self, pod: Pod) -> bool:
+        """Its owner wants the gang to restart as a whole, and another pod of its job failed, or is going or gone."""
+        if not self.restarts.intersection(owner.uid for owner in pod.owners):
+            return False
+        uids = {uid for job in self.own(pod.uid) if job.mark is not None for uid in job.mark.uids} - {pod.uid}
+        well = {other.uid for other in self.pods if not other.deleted and other.phase != "Failed"}
+        return not uids <= well
+
+    def near_limit(self, job: JobRecord) -> bool:
+        """Slurm's end of a running job is its limit."""
+        ahead = (job.mark.grace if job.mark else 0) + self.limit_margin + MINUTE
+        return bool(job.ended) and self.now >= job.ended - ahead
 
     def overdue(self, pod: Pod) -> bool:
         """The pod's own time limit, counted from its binding, is over."""

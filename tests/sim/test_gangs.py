@@ -78,7 +78,11 @@ def test_nothing_is_asked_of_slurm_before_all_pods_are_there_and_then_one_job(tm
         await sim.until(lambda: all_run(sim, names), 10)
         (job,) = live(sim)
         assert job.name == "g"
-        assert [(node_of(sim, n), gpus(sim, n)) for n in names] == [("n1", "0-2"), ("n1", "3-5"), ("n2", "0-2")]
+        assert [(node_of(sim, n), gpus(sim, n)) for n in names] == [
+            ("n1", "0-2"),
+            ("n1", "3-5"),
+            ("n2", "0-2"),
+        ]
         assert list(sim.slurm.jobs.values()) == [job]
 
     play(tmp_path, scene)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from bridge.config import Settings
+from bridge.core.grouping.wishes import ON_FAILURE
 from bridge.core.invariants import Violation, bound_on_a_grant, positive_evidence, violations
 from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, Uid, is_ended
 from bridge.core.picture import Change, Picture
@@ -136,6 +137,11 @@ class Witness:
                         return True
         return False
 
+    def _restarting(self) -> Iterator[Uid]:
+        for job in self._kube.storage.all("jobs"):
+            if (job["metadata"].get("annotations") or {}).get(ON_FAILURE) == "restart-gang":
+                yield Uid(job["metadata"]["uid"])
+
     def bridge_starts(self) -> None:
         """Of pods that went before, and whose jobs slurmctld has lost, neither side can tell it anything."""
         named = {uid for job in self.before.jobs if job.mark is not None for uid in job.mark.uids}
@@ -160,6 +166,7 @@ class Witness:
             pods=pods,
             gone=tuple(self._gone.values()),
             dead=self._dead(pods),
+            restarts=frozenset(self._restarting()),
             jobs=tuple(self._job(job) for job in self._known()),
             nodes=self._node_table(),
             drained=frozenset(SlurmNode(name) for name, node in self._slurm.nodes.items() if node.drained),

@@ -50,13 +50,6 @@ class Seat:
     def living(self) -> bool:
         return self.exists and not self.pod.ended and not self.pod.deleted
 
-    @property
-    def settled(self) -> GroupKey | None:
-        """Where it is to stay."""
-        if self.named is not None:
-            return self.named
-        return self.present if self.pod.node else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacancy:
@@ -86,7 +79,7 @@ def assign(
     found: dict[Uid, GroupKey] = {}
     free: list[Seat] = []
     for seat in seats:
-        if (key := seat.settled or _written(family, seat)) is not None:
+        if (key := seat.named or _begun(family, seat)) is not None:
             found[seat.pod.uid] = key
         elif seat.living:
             free.append(seat)
@@ -104,13 +97,13 @@ def assign(
     return found | {seat.pod.uid: key for seat in free}
 
 
-def _written(family: Family, seat: Seat) -> GroupKey | None:
-    """By its own annotation, of a pod that has a node: a process that has just started knows no more. One without it
-    was started before anybody asked for a gang."""
+def _begun(family: Family, seat: Seat) -> GroupKey | None:
+    """Of a pod that has a node: by its own annotation, as a process that has just started knows no more. One that has
+    none was started before anybody asked for a gang."""
     if not seat.pod.node:
         return None
     said = seat.pod.annotations.get(GANG_ANNOTATION, "")
-    return family.generation(said) if said else pod_kind.key_of(seat.pod)
+    return family.generation(said) if said else seat.present or pod_kind.key_of(seat.pod)
 
 
 def _vacant(
