@@ -19,11 +19,13 @@ import yaml
 
 from bridge.config import Settings
 from bridge.core import grouping, jobspec
+from bridge.core.grouping.gangs import Family, digest
 from bridge.core.jobid import IdRange, job_id
 from bridge.core.jobspec import Rule
 from bridge.core.model import Group, JobSpec, Pod, Workload
 from bridge.errors import UserError
 from bridge.kube import view
+from bridge.names import COMPLETION_INDEX
 from bridge.slurm import translate as wire
 
 STDIN: Final = "-"
@@ -178,7 +180,12 @@ def _entry(
             )
         if _is(obj, "batch/v1", "Job"):
             workload = view.workload_from_object(_named(obj))
-            return _translated(where, view.pod_from_object(_pod_of(obj)), workload, _shape(obj), settings)
+            pod = view.pod_from_object(_pod_of(obj))
+            family = grouping.family_of(pod, lambda kind, namespace, name: workload)
+            if family is None:
+                return _translated(where, pod, workload, _shape(obj), settings)
+            pods = [view.pod_from_object(_pod_of(obj, rank)) for rank in range(family.gang.wanted)]
+            return _together(where, family, pods, workload, settings)
     except UserError as error:
         return Entry(where=where, error=str(error))
     version = obj.get("apiVersion")
@@ -189,6 +196,21 @@ def _translated(
     where: str, pod: Pod, workload: Workload | None, notes: tuple[str, ...], settings: Settings
 ) -> Entry:
     group = grouping.build(grouping.key_of(pod), [pod], workload)
+    return _answered(where, group, notes, settings)
+
+
+def _together(
+    where: str, family: Family, pods: list[Pod], workload: Workload | None, settings: Settings
+) -> Entry:
+    """The one job of a gang."""
+    key = family.generation(digest(pod.uid for pod in pods))
+    group = grouping.build(key, pods, workload, family.gang.as_of(complete=True))
+    notes = (f"one Slurm job for all pods, {len(pods)} of them: they start together, or none does",)
+    return _answered(where, group, notes, settings)
+
+
+def _answered(where: str, group: Group, notes: tuple[str, ...], settings: Settings) -> Entry:
+    pod = group.pods[0]
     cluster = settings.cluster.clusterId or OFFLINE
     spec = jobspec.translate(group, settings=settings.jobs, cluster=cluster)
     ids = IdRange(settings.jobs.jobIdFirst, settings.jobs.jobIdStop)
@@ -206,8 +228,8 @@ def _translated(
     )
 
 
-def _pod_of(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One pod as the Job controller makes it. Raises UserError if there is no template."""
+def _pod_of(job: Mapping[str, Any], rank: int | None = None) -> Mapping[str, Any]:
+    """One pod as the Job controller makes it, of an indexed Job with its index. UserError: there is no template."""
     spec = job.get("spec")
     template = spec.get("template") if isinstance(spec, Mapping) else None
     if not isinstance(template, Mapping) or not isinstance(template.get("spec"), Mapping):
@@ -221,13 +243,22 @@ def _pod_of(job: Mapping[str, Any]) -> Mapping[str, Any]:
             "kind": "Pod",
             "metadata": {
                 **(meta if isinstance(meta, Mapping) else {}),
-                "name": name + SUFFIX,
+                **_indexed(meta, rank),
+                "name": name + SUFFIX if rank is None else f"{name}-{rank}{SUFFIX}",
                 "namespace": _namespace(job),
                 "ownerReferences": [owner],
             },
             "spec": template["spec"],
         }
     )
+
+
+def _indexed(meta: Any, rank: int | None) -> Mapping[str, Any]:
+    """The annotations of a template, with the index of a pod made from it."""
+    if rank is None:
+        return {}
+    written = meta.get("annotations") if isinstance(meta, Mapping) else None
+    return {"annotations": {**(written if isinstance(written, Mapping) else {}), COMPLETION_INDEX: str(rank)}}
 
 
 def _shape(job: Mapping[str, Any]) -> tuple[str, ...]:

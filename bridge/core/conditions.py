@@ -65,12 +65,15 @@ def _sentence(record: JobRecord) -> str:
 
 
 def worth_writing(pod: Pod, wanted: Condition, now: float) -> bool:
-    """Changed, and not written within the last minute (a clock set back counts as long ago)."""
+    """Changed, and not written within the last minute (a clock set back counts as long ago). That all are there, and
+    what Slurm says then, is news."""
     present = pod.condition(wanted.type)
     if present is None:
         return True
     if (present.status, present.reason, present.message) == (wanted.status, wanted.reason, wanted.message):
         return False
+    if present.reason == Reason.GATHERING != wanted.reason:
+        return True
     said, says = present.message.partition(ESTIMATE)[0], wanted.message.partition(ESTIMATE)[0]
     same = (present.status, present.reason, said) == (wanted.status, wanted.reason, says)
     return not 0 <= now - present.probed < (ESTIMATE_QUIET if same else QUIET)

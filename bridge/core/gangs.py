@@ -19,6 +19,7 @@ from bridge.core.verdict import Reason, Verdict
 
 LOOK = 1.0  # seconds between looks at a gang whose job is being taken back
 READ_AT_ONCE = 50  # jobs
+KEPT = 3  # pods that ended, for each one that lives, in the mark of their job
 
 
 def gathering(facts: Facts, pods: Sequence[Pod]) -> Decision | None:
@@ -83,9 +84,12 @@ def roll(facts: Facts, record: JobRecord) -> Iterator[Step]:
     mark = record.mark
     if mark is None:
         return
-    pods = [m.pod for m in at_home(facts)]
-    if all(pod.uid in mark.uids for pod in pods):
+    here = [m.pod for m in at_home(facts)]
+    if all(pod.uid in mark.uids for pod in here):
         return
+    # Also those that have ended, as the job was theirs; a workload that goes on for ever must not fill it.
+    over = [m.pod for m in facts.members if m.exists and m.pod not in here and m.pod.uid in mark.uids]
+    pods = (*here, *over[-KEPT * len(here) :])
     renewed = replace(mark, uids=tuple(p.uid for p in pods), pods=tuple(p.ref for p in pods))
     yield AdoptJob(id=record.id, mark=renewed)
 

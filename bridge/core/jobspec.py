@@ -192,7 +192,7 @@ def _answer(group: Group, settings: JobSettings) -> _Answer:
     options = _node_counts(group, options)
     return _Answer(
         options=options,
-        why={**_DEFAULT_RULES, **why},
+        why={**_DEFAULT_RULES, **(_OF_A_GANG if group.gang is not None else {}), **why},
         warnings=(*options.warnings, *warnings, *_doubts(group, options)),
     )
 
@@ -204,6 +204,12 @@ _DEFAULT_RULES = {
     "memory_mib": "setting minimumMemoryMiB: the pod asks for no memory",
     "nodes_min": "one node a pod",
     "nodes_max": "one node a pod",
+}
+
+
+_OF_A_GANG = {
+    "nodes_min": "one node at least; whole nodes: one for each pod",
+    "nodes_max": "as many nodes as pods at most",
 }
 
 

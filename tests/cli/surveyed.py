@@ -23,7 +23,7 @@ from bridge.slurm.client import SlurmClient
 from tests.worlds.kube import KubeWorld
 from tests.worlds.kube_merge import Object
 from tests.worlds.slurm import Answer, SlurmWorld
-from tests.worlds.slurm_cluster import WorldJob, WorldNode
+from tests.worlds.slurm_jobs import WorldJob, WorldNode
 
 NOW = 1_800_000_000.0
 CLUSTER = "here"

@@ -18,7 +18,7 @@ from bridge.slurm.watch import JobWatcher
 from tests.contract.slurm_fixture import spec
 from tests.contract.slurm_time import VirtualTime, settle
 from tests.worlds.slurm import SlurmWorld
-from tests.worlds.slurm_cluster import WorldNode
+from tests.worlds.slurm_jobs import WorldNode
 
 IDS = IdRange()
 A, B, C = JobId(IDS.first + 1), JobId(IDS.first + 2), JobId(IDS.first + 3)

@@ -17,8 +17,8 @@ from bridge.slurm.client import SlurmClient
 from tests.contract.slurm_fixture import MARK
 from tests.sim.loop import run
 from tests.worlds.slurm import SlurmWorld
-from tests.worlds.slurm_cluster import WorldJob
 from tests.worlds.slurm_faults import Fault, Kind
+from tests.worlds.slurm_jobs import WorldJob
 
 READ = "GET job/{id}"
 

@@ -10,8 +10,8 @@ import pytest
 from bridge.core.model import JobId, JobRecord, is_granted
 from bridge.slurm.watch import CATCH_UP
 from tests.contract.slurm_watched import IDS, A, B, Watched, watched_fixture
-from tests.worlds.slurm_cluster import WorldNode
 from tests.worlds.slurm_faults import Fault, Kind
+from tests.worlds.slurm_jobs import WorldNode
 
 __all__ = ["watched_fixture"]
 

@@ -8,8 +8,6 @@ import pytest
 
 from bridge.core import grouping
 from bridge.core.model import GroupKey, Owner, Pod, Uid, Workload
-from bridge.core.overrides import key
-from bridge.errors import UserError
 from bridge.names import COMPLETION_INDEX
 
 
@@ -52,15 +50,3 @@ def test_nothing_is_dropped_and_ranks_follow_the_completion_index_then_the_name(
     assert found.workload is work
     assert found.key == grouping.key_of(members[0])
     assert [p.name for p in grouping.build(found.key, [pod("b"), pod("a")]).pods] == ["a", "b"]
-
-
-def test_a_gang_is_refused_rather_than_scheduled_one_by_one() -> None:
-    wish = {key("gang"): "true"}
-    with pytest.raises(UserError, match=r"^Pod a/p: .*gang.* not supported yet"):
-        grouping.key_of(pod(annotations=wish))
-    with pytest.raises(UserError, match=r"^Pod a/p: .*gang"):
-        grouping.build(grouping.key_of(pod()), [pod(annotations=wish)])
-    work = Workload(namespace="a", kind="Job", name="train", uid=Uid("j"), annotations=wish)
-    with pytest.raises(UserError, match=r"^Job a/train: .*gang"):
-        grouping.build(grouping.key_of(pod()), [pod()], work)
-    assert grouping.key_of(pod(annotations={key("gang"): "false"})).kind == "Pod"

@@ -285,9 +285,9 @@ def test_a_mistake_names_object_and_field(member: Pod, workload: Workload | None
     assert str(caught.value).startswith(message)
 
 
-def test_a_gang_and_a_group_of_several_are_refused_rather_than_half_done() -> None:
+def test_a_pod_that_wants_to_be_a_gang_alone_and_a_group_that_is_none_are_refused() -> None:
     bare = grouping.key_of(pod())
-    with pytest.raises(UserError, match="not supported yet"):
+    with pytest.raises(UserError, match="a pod on its own is no gang"):
         translate(Group(key=bare, pods=(pod(noted(gang="true")),)), settings=SETTINGS, cluster="c")
     with pytest.raises(UserError, match="has 2 pods"):
         translate(Group(key=bare, pods=(pod(), pod())), settings=SETTINGS, cluster="c")

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from bridge import config, offline
+from bridge.core import hostlist
 from bridge.core.model import KubeNode, Slot, SlurmNode
 from bridge.core.placement import place
 from bridge.offline import Entry
@@ -59,8 +60,21 @@ def _slots(case: Path, entry: Entry) -> list[Mapping[str, str]]:
         job_state=("RUNNING",),
         nodes=grant["nodes"],
         gres_detail=tuple(grant["gres_detail"]),
+        tasks=wire.Number(set=True, number=entry.body["job"]["tasks"]),
+        job_resources=_resources(grant),
     )
-    return [_shown(slot) for slot in place(entry.group, translate.record(job), twin)]
+    return [_shown(slot) for slot in place(entry.group, translate.record(job), twin, entry.spec)]
+
+
+def _resources(grant: Mapping[str, Any]) -> wire.Resources | None:
+    """`cpus`, where the grant gives them: of each node."""
+    if "cpus" not in grant:
+        return None
+    names = hostlist.expand(grant["nodes"])
+    held = (
+        wire.HeldNode(name=n, cpus=wire.HeldCpus(count=c)) for n, c in zip(names, grant["cpus"], strict=True)
+    )
+    return wire.Resources(nodes=wire.HeldNodes(allocation=tuple(held)))
 
 
 def _default_grant(job: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -52,8 +52,8 @@ from tests.sim.schedule import (
 )
 from tests.sim.simulation import Simulation, mark_of
 from tests.sim.witness import Seen
-from tests.worlds.slurm_cluster import WorldJob
 from tests.worlds.slurm_faults import Fault, Kind
+from tests.worlds.slurm_jobs import WorldJob
 
 CALM = 1_500.0  # seconds in which everything must come right: longer than any grace, pause or exclusion
 _LIMIT = f"{OPTION_PREFIX}timelimit"

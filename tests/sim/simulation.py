@@ -31,7 +31,7 @@ from tests.worlds.kube import KubeWorld
 from tests.worlds.kube_agents import Scheduler
 from tests.worlds.kube_merge import Object
 from tests.worlds.slurm import SlurmWorld
-from tests.worlds.slurm_cluster import WorldJob, WorldNode
+from tests.worlds.slurm_jobs import WorldJob, WorldNode
 
 CLUSTER = "sim"
 EPOCH = 1_700_000_000.0

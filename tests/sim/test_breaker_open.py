@@ -11,7 +11,7 @@ from bridge.core.model import SlurmNode, is_ended
 from bridge.metrics import BREAKER_NODES
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import play, running
-from tests.worlds.slurm_cluster import WorldNode
+from tests.worlds.slurm_jobs import WorldNode
 
 ELECTED = {"leaderElect": True, "leaseNamespace": "default"}
 

@@ -18,8 +18,8 @@ from tests.sim import test_story as story
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import running
 from tests.sim.test_vanished import forget, node_of
-from tests.worlds.slurm_cluster import WorldJob
 from tests.worlds.slurm_faults import Fault, Kind
+from tests.worlds.slurm_jobs import WorldJob
 
 Scene = Callable[[Simulation], Awaitable[None]]
 SUBMIT = "POST job/submit"

@@ -14,8 +14,8 @@ from bridge import names
 from bridge.core.model import is_ended
 from tests.sim.loop import run
 from tests.sim.simulation import Simulation
-from tests.worlds.slurm_cluster import WorldNode
 from tests.worlds.slurm_faults import Fault, Kind
+from tests.worlds.slurm_jobs import WorldNode
 
 Scene = Callable[[Simulation], Awaitable[None]]
 

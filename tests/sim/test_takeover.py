@@ -12,7 +12,7 @@ from bridge.core.identity import parse
 from bridge.core.model import GroupKey, JobId, is_ended
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import play, running
-from tests.worlds.slurm_cluster import WorldJob
+from tests.worlds.slurm_jobs import WorldJob
 
 HOUR = 3600.0
 

@@ -26,7 +26,7 @@ from tests.sim.kubelets import Kubelets
 from tests.worlds.kube import KubeWorld
 from tests.worlds.kube_merge import Object
 from tests.worlds.slurm import SlurmWorld, shown
-from tests.worlds.slurm_cluster import WorldJob
+from tests.worlds.slurm_jobs import WorldJob
 
 VIEW = {bound_on_a_grant: 2.5, positive_evidence: 6.0}  # seconds: on looks so old these acts may rest
 PATIENCE = 700.0  # seconds: longer than the longest time in which a watch may be blind

@@ -19,8 +19,9 @@ import msgspec
 
 from bridge.core.model import JobId, is_ended
 from tests.worlds.slurm_books import CLUSTER, QOS, Books, number
-from tests.worlds.slurm_cluster import Cluster, Refused, WorldJob, WorldNode, names_of
+from tests.worlds.slurm_cluster import Cluster
 from tests.worlds.slurm_faults import Fault, Faults, Kind
+from tests.worlds.slurm_jobs import Refused, WorldJob, WorldNode, names_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from bridge.core.model import JobId, is_ended
-from tests.worlds.slurm_cluster import WorldJob
+from tests.worlds.slurm_jobs import WorldJob
 
 CLUSTER = "world"  # ClusterName
 QOS = "normal"  # of every job

@@ -7,99 +7,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from bridge.core import hostlist
-from bridge.core.model import JobId, States, is_ended
+from bridge.core.model import JobId, is_ended
+from tests.worlds.slurm_jobs import Refused, WorldJob, WorldNode, names_of
 
 HISTORY = 60.0  # seconds that a crash can go back
 NO_ROOM, NEVER, DUPLICATE, UNKNOWN = 2016, 2014, 2011, 2017
 NOT_NOW = 2015, "Requested partition configuration not available now"  # more than it has at present
 OVER_LIMIT = 2050, "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 MAX_WALL = "QOSMaxWallDurationPerJobLimit"
-
-
-class Refused(Exception):
-    """slurmctld says no: Slurm's error number and text."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code, self.text = code, text
-
-
-@dataclass(frozen=True)
-class WorldNode:
-    name: str
-    cpus: int = 64
-    memory: int = 512_000  # MiB
-    gpus: int = 8
-    gpu_type: str = "h100"
-    drained: bool = False
-    reason: str = ""  # of the drain
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorldJob:
-    id: JobId
-    states: States
-    submitted: float
-    name: str = ""
-    user: str = "slurm"
-    partition: str = "slurm-bridge"
-    admin_comment: str = ""
-    comment: str = ""
-    external: bool = True
-    reason: str = "None"
-    started: float = 0.0
-    ended: float = 0.0
-    preempted: float = 0.0
-    time_limit: int | None = None  # minutes
-    exit_code: int = 0
-    exit_signal: int = 0
-    # what it asks for, a node
-    node_count: int = 1
-    cpus: int = 1
-    memory: int = 0  # MiB; 0 = all of the node
-    gpu_count: int = 0
-    whole: bool = False
-    on_hold: bool = False
-    priority: int | None = None  # None: Slurm's own
-    excluded: frozenset[str] = frozenset()
-    required: frozenset[str] = frozenset()
-    tasks: int | None = (
-        None  # of a gang: as many on a node as fit; cpus, memory and gpu_count are then a task's
-    )
-    layout: tuple[str, ...] = ()  # one node a task
-    # what it has
-    held: dict[str, int] = field(default_factory=dict)  # node → tasks there, of a gang
-    gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)  # node → device indices, in Slurm's order
-    gpu_type: str = "h100"
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return tuple(self.gpus)
-
-    @property
-    def holds(self) -> bool:
-        return bool(self.gpus) and not is_ended(self.states)
-
-    def cpus_on(self, node: str) -> int:
-        return self.cpus * self.held.get(node, 1)
-
-    def memory_on(self, node: str) -> int:
-        """MiB; 0 = all of it."""
-        return self.memory * self.held.get(node, 1)
-
-    def busy_cpus(self, node: str) -> int:
-        """A suspended job keeps its memory and its GPUs, and lends its CPUs."""
-        return 0 if "SUSPENDED" in self.states else self.cpus_on(node)
-
-
-def names_of(hostlists: Iterable[str]) -> frozenset[str]:
-    """An array of names or of hostlists, as Slurm takes both."""
-    return frozenset(name for text in hostlists if text for name in hostlist.expand(text))
 
 
 class Cluster:

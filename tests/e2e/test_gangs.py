@@ -1,0 +1,154 @@
+"""Pods that start together or not at all, made by the real Job controller, on the real daemons."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import kube as k
+from tests.e2e.kube import Object
+from tests.e2e.scene import HAUNTED, Scene
+from tests.e2e.slurm import Job
+from tests.e2e.waiting import eventually
+
+pytestmark = pytest.mark.real
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def _gang(
+    scene: Scene, name: str, size: int, *, gpus: int = 0, on: tuple[str, ...] = (), **wishes: str
+) -> None:
+    """An indexed Job of so many pods at once that asks for a gang."""
+    options = (
+        {"gang": "true"}
+        | (scene.only(*on) if on else {})
+        | {w.replace("_", "-"): t for w, t in wishes.items()}
+    )
+    pod = k.pod("worker", gpus=gpus)
+    scene.kube.must(
+        "POST",
+        scene.jobs_path,
+        {
+            "metadata": {
+                "name": name,
+                "annotations": {k.OPTION + key: text for key, text in options.items()},
+            },
+            "spec": {
+                "completionMode": "Indexed",
+                "parallelism": size,
+                "completions": size,
+                "backoffLimit": 20,
+                "template": {"metadata": {"annotations": {}}, "spec": pod["spec"]},
+            },
+        },
+    )
+
+
+def _pods(scene: Scene, name: str) -> list[Object]:
+    """In the order of their indices; those that have ended are left out."""
+    mine = [pod for pod in scene.pods() if pod["metadata"]["labels"].get("job-name") == name]
+    alive = [pod for pod in mine if k.phase(pod) in ("Pending", "Running")]
+    return sorted(alive, key=lambda pod: int(pod["metadata"]["annotations"][INDEX]))
+
+
+def _running(scene: Scene, name: str, size: int) -> list[Object]:
+    def look() -> list[Object]:
+        pods = _pods(scene, name)
+        return pods if len(pods) == size and all(k.phase(pod) == "Running" for pod in pods) else []
+
+    return eventually(f"all {size} pods of {name} are Running", look, HAUNTED, every=0.2)
+
+
+def _places(pods: list[Object]) -> list[tuple[str, str]]:
+    return [(k.node_of(pod), k.annotation(pod, k.GPUS)) for pod in pods]
+
+
+def _one_job(scene: Scene, pods: list[Object]) -> Job:
+    (number,) = {k.job_label(pod) for pod in pods}
+    job = scene.slurm.job(number)
+    assert job is not None
+    return job
+
+
+def test_the_pods_of_a_gang_are_the_tasks_of_one_job_in_the_order_of_slurms_nodes(scene: Scene) -> None:
+    _gang(scene, "train", 5, gpus=3, on=("n1", "n2", "n3"))
+    pods = _running(scene, "train", 5)
+    job = _one_job(scene, pods)
+    assert job.uids == {k.uid(pod) for pod in pods}
+    assert _places(pods) == [("n1", "0-2"), ("n1", "3-5"), ("n2", "0-2"), ("n2", "3-5"), ("n3", "0-2")]
+    assert len(scene.real_jobs_of([k.uid(pod) for pod in pods])) == 1
+
+
+def test_two_gangs_that_need_more_than_half_each_start_one_after_the_other(scene: Scene) -> None:
+    _gang(scene, "one", 3, gpus=4, on=("n1", "n2"))  # room for four such pods
+    _gang(scene, "two", 3, gpus=4, on=("n1", "n2"))
+
+    def look() -> str:
+        return next((n for n in ("one", "two") if all(k.phase(p) == "Running" for p in _pods(scene, n))), "")
+
+    first = eventually("one of the two runs", look, HAUNTED)
+    second = "two" if first == "one" else "one"
+    for pod in _pods(scene, second):
+        scene.says(pod["metadata"]["name"], "Resources")
+        assert not k.node_of(pod)
+    for pod in _pods(scene, first):
+        scene.finish(pod["metadata"]["name"])
+    _running(scene, second, 3)
+
+
+def test_who_comes_for_a_lost_pod_gets_its_place_in_the_job_that_runs(scene: Scene) -> None:
+    _gang(scene, "elastic", 4, gpus=2, on=("n1",))
+    pods = _running(scene, "elastic", 4)
+    job, places = _one_job(scene, pods), _places(pods)
+    scene.finish(pods[2]["metadata"]["name"], exit_code=1)
+
+    def look() -> list[Object]:
+        now = _pods(scene, "elastic")
+        well = len(now) == 4 and all(k.phase(pod) == "Running" for pod in now)
+        return now if well and k.uid(now[2]) != k.uid(pods[2]) else []
+
+    again = eventually("another pod runs in its place", look, HAUNTED)
+    assert _places(again) == places
+    assert _one_job(scene, again).id == job.id
+
+
+def test_a_gang_restarts_as_a_whole_where_it_wants_that(scene: Scene) -> None:
+    _gang(scene, "strict", 3, on_member_failure="restart-gang")
+    pods = _running(scene, "strict", 3)
+    job = _one_job(scene, pods)
+    scene.finish(pods[0]["metadata"]["name"], exit_code=1)
+
+    def look() -> list[Object]:
+        now = _pods(scene, "strict")
+        new = {k.uid(pod) for pod in now}.isdisjoint(k.uid(pod) for pod in pods)
+        return now if new and len(now) == 3 and all(k.phase(pod) == "Running" for pod in now) else []
+
+    again = eventually("three other pods run", look, HAUNTED)
+    assert _one_job(scene, again).id != job.id
+    scene.job_becomes(job.id, "FAILED")
+
+
+def test_a_gang_whose_job_is_cancelled_while_it_waits_goes_with_it(scene: Scene) -> None:
+    filler = scene.slurm.sbatch("--exclusive", "--nodelist=n4")
+    scene.job_becomes(filler, "RUNNING")
+    _gang(scene, "late", 2, gpus=2, on=("n4",))
+    pods = eventually("both pods are there", lambda: found if len(found := _pods(scene, "late")) == 2 else [])
+    job = scene.waiting_job(k.uid(pods[0]))
+    assert job.uids == {k.uid(pod) for pod in pods}
+    scene.slurm.scancel(job.id)
+    for pod in pods:
+        scene.gone(pod["metadata"]["name"])
+
+
+def test_a_gang_goes_on_through_a_restart_of_the_bridge_and_of_slurmctld(scene: Scene) -> None:
+    _gang(scene, "steady", 4, gpus=3, on=("n1", "n2"))
+    pods = _running(scene, "steady", 4)
+    job, places = _one_job(scene, pods), _places(pods)
+    scene.stack.restart("bridge")
+    scene.stack.restart("slurmctld")
+    scene.finish(pods[0]["metadata"]["name"])
+    for pod in pods[1:]:
+        scene.finish(pod["metadata"]["name"])
+    ended = scene.job_becomes(job.id, "COMPLETED")
+    assert places == _places(pods)
+    assert ended.uids == job.uids
