@@ -9,23 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from bridge.core import grouping
+from bridge.core.grouping import wishes
 from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, family_uid, generation_of
-from bridge.core.model import Gang, GroupKey, JobId, JobRecord, Pod, Uid, is_ended, is_granted
+from bridge.core.model import Gang, GroupKey, JobId, Mark, Pod, States, Uid, is_ended, is_granted
 from bridge.kube.store import Store
+from bridge.slurm.watch import JobWatcher
 
 
 class Families:
-    """`records`: what is known of each job; `live`: jobs whose mark names a group and that are not over."""
+    """`live`: jobs whose mark names a group and that are not over."""
 
     def __init__(
-        self,
-        store: Store,
-        records: Callable[[], Mapping[JobId, JobRecord]],
-        live: Callable[[GroupKey], frozenset[JobId]],
-        cluster: str,
+        self, store: Store, watcher: JobWatcher, live: Callable[[GroupKey], frozenset[JobId]], cluster: str
     ) -> None:
         self._store = store
-        self._records = records
+        self._watcher = watcher
         self._live = live
         self._cluster = cluster
         self._families: dict[str, Family] = {}  # by the UID of the workload
@@ -73,32 +71,39 @@ class Families:
 
     def gang(self, key: GroupKey) -> Gang | None:
         """What is wanted of a group of a gang; None for a pod on its own."""
-        family = self._families.get(family_uid(key))
-        if family is None or (family.namespace, family.kind, family.name) != (
-            key.namespace,
-            key.kind,
-            key.name,
-        ):
-            return None
-        return family.gang.as_of(complete=bool(generation_of(key)))
+        family, complete = self._families.get(family_uid(key)), bool(generation_of(key))
+        if family is not None and (family.kind, family.name) == (key.kind, key.name):
+            return family.gang.as_of(complete=complete)
+        return wishes.UNKNOWN.as_of(complete=True) if complete else None  # its workload is not there any more
 
-    def job_changed(self, job: JobId, *, listed: bool) -> None:
+    def job_changed(self, job: JobId) -> None:
         """Remembers whom it names."""
-        record = self._records().get(job)
-        mark = record.mark if record is not None else None
+        mark = self._mark(job)
         if mark is None or mark.cluster != self._cluster or not generation_of(mark.group):
             return
+        alive = self._alive(job)
         for uid in mark.uids:
             jobs = self._named.setdefault(uid, set())
-            (jobs.add if listed else jobs.discard)(job)
+            (jobs.add if alive else jobs.discard)(job)
             if not jobs:
                 del self._named[uid]
 
     def jobs_naming(self, pod: Uid) -> tuple[JobId, ...]:
         """Live jobs of gangs whose mark names the pod; one that runs first."""
-        found = [r for job in self._named.get(pod, ()) if (r := self._records().get(job)) is not None]
-        live = [record for record in found if not is_ended(record.states)]
-        return tuple(r.id for r in sorted(live, key=lambda r: (not is_granted(r.states), r.id)))
+        live = (job for job in self._named.get(pod, ()) if self._alive(job))
+        return tuple(sorted(live, key=lambda job: (not is_granted(self._states(job)), job)))
+
+    def _alive(self, job: JobId) -> bool:
+        """A list that lacks it proves nothing: Slurm must have denied it."""
+        return not is_ended(self._states(job)) and not self._watcher.denied((job,))
+
+    def _states(self, job: JobId) -> States:
+        listed, record = self._watcher.newest(job), self._watcher.records.get(job)
+        return listed if listed is not None else record.states if record is not None else frozenset()
+
+    def _mark(self, job: JobId) -> Mark | None:
+        record = self._watcher.records.get(job)
+        return record.mark if record is not None else None
 
     def groups(self, uid: str, present: Callable[[Uid], GroupKey | None]) -> Mapping[Uid, GroupKey]:
         """The group that each pod of the family belongs to now."""
@@ -109,8 +114,8 @@ class Families:
 
     def _seat(self, pod: Pod, present: GroupKey | None) -> Seat:
         jobs = self.jobs_naming(pod.uid)
-        record = self._records().get(jobs[0]) if jobs else None
-        named = record.mark.group if record is not None and record.mark is not None else None
+        mark = self._mark(jobs[0]) if jobs else None
+        named = mark.group if mark is not None else None
         if named is None and present is not None and present.uid == pod.uid and self._live(present):
             named = present  # it had a job of its own before it was of a gang
         return Seat(pod=pod, exists=pod.uid in self._store.pods.ours, named=named, present=present)
@@ -121,7 +126,7 @@ class Families:
         """Of jobs that run. Where a loss takes all along, nobody comes for one that was lost."""
         for key in sorted(keys):
             for job in self._live(key):
-                record = self._records().get(job)
+                record = self._watcher.records.get(job)
                 if record is None or record.mark is None or not is_granted(record.states):
                     continue
                 members = [seat for seat in seats if key in (seat.named, seat.present)]

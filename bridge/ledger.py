@@ -259,7 +259,7 @@ class Ledger:
         self, key: GroupKey, members: Iterable[Member], sights: Iterable[Sight]
     ) -> Mapping[JobId, Busy]:
         """Grants of the group over GPUs that others still hold; remembers since when it waits for them."""
-        if not any(member.exists and member.pod.node for member in members):
+        if any(member.exists and not member.pod.node and not member.pod.ended for member in members):
             for sight in sights:
                 record = sight.read
                 if record is None or not is_granted(record.states):

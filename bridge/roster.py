@@ -6,38 +6,40 @@ after a restart the first list fills it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from bridge.core import grouping
-from bridge.core.model import Gang, GroupKey, JobId, JobRecord, Pod, Uid, Workload
+from bridge.core.grouping.gangs import generation_of
+from bridge.core.model import Gang, GroupKey, JobId, Pod, Uid, Workload
 from bridge.families import Families
 from bridge.inherited import Inherited
 from bridge.kube.store import Store
 from bridge.memory import Memory
 from bridge.metrics import CREATE_TO_BOUND, GRANT_TO_BOUND
 from bridge.names import JOB_ID_LABEL, SCHEDULING_GATE
+from bridge.slurm.watch import JobWatcher
 
 
 class Roster:
-    """`records`: what is known of each job; `wall` gives Unix seconds."""
+    """`wall` gives Unix seconds."""
 
     def __init__(
         self,
         store: Store,
-        records: Callable[[], Mapping[JobId, JobRecord]],
+        watcher: JobWatcher,
         memory: Memory,
         inherited: Inherited,
         wall: Callable[[], float],
         cluster: str,
     ) -> None:
         self._store = store
-        self._records = records
+        self._watcher = watcher
         self._memory = memory
         self._inherited = inherited
         self._wall = wall
         self._members: dict[GroupKey, dict[Uid, None]] = {}
         self._keys: dict[Uid, GroupKey] = {}
-        self._families = Families(store, records, memory.live_of, cluster)
+        self._families = Families(store, watcher, memory.live_of, cluster)
         self._moved: list[Callable[[GroupKey], None]] = []
         self._on_their_way: set[Uid] = set()
         self._on_nodes: set[Uid] = set()  # and not ended
@@ -68,7 +70,7 @@ class Roster:
         """Live jobs of other groups that name pods of this one, and under which no pod runs."""
         named = {job for uid in self._members.get(key, ()) for job in self._families.jobs_naming(uid)}
         for job in sorted(named):
-            record = self._records().get(job)
+            record = self._watcher.records.get(job)
             mark = record.mark if record is not None else None
             if mark is None or mark.group == key or any(uid in self._on_nodes for uid in mark.uids):
                 continue
@@ -86,8 +88,8 @@ class Roster:
         """Yields the groups of pods that share a job of the Go project's: who is in one of them may have changed."""
         for pod in tuple(self._inherited.job_changed(job)):
             yield self._place(pod)
-        record = self._records().get(job)
-        self._families.job_changed(job, listed=record is not None)
+        record = self._watcher.records.get(job)
+        self._families.job_changed(job)
         if record is not None and record.mark is not None:
             for uid in record.mark.uids if len(record.mark.uids) > 1 else ():
                 if (member := self._store.pods.ours.get(uid)) is not None:
@@ -133,8 +135,8 @@ class Roster:
         a gang when its members are complete, or one is lost before the start."""
         present = self._keys.get(pod.uid)
         inherited = self._inherited.group_of(pod, present)
-        family = self._families.see(pod) if inherited is None else None
-        if family is not None:
+        family = self._families.see(pod)
+        if family is not None and (inherited is None or generation_of(inherited)):
             self._regroup(family, but=pod.uid)
             if (key := self._keys.get(pod.uid)) is not None:
                 return key
@@ -179,7 +181,7 @@ class Roster:
         """Un-gated, not yet bound, and its own job is granted: a label alone, or a grant given back, does not count."""
         label = pod.labels.get(JOB_ID_LABEL, "") if pod is not None and _unbound(pod) else ""
         job = JobId(int(label)) if label.isascii() and label.isdigit() else None
-        record = self._records().get(job) if job is not None else None
+        record = self._watcher.records.get(job) if job is not None else None
         granted = job is not None and self._memory.granted_for(job) is not None
         if granted and record is not None and record.mark is not None and uid in record.mark.uids:
             self._on_their_way.add(uid)

@@ -100,7 +100,7 @@ class Snapshot:
             denied=watcher.denied,
         )
         self._inherited = Inherited(store.pods, watcher, self.ids, cluster)
-        self.roster = Roster(store, lambda: watcher.records, self.memory, self._inherited, wall, cluster)
+        self.roster = Roster(store, watcher, self.memory, self._inherited, wall, cluster)
 
     # --- events in --------------------------------------------------------------------------------
 

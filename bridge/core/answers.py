@@ -77,7 +77,7 @@ def allowed(
         )
     if mark is None or mark.cluster != cluster or pod.uid not in mark.uids:
         return Verdict(Reason.FOREIGN, f"job {pod.job} does not carry this pod's mark")
-    if mark.attempt != parse_attempt(pod.annotations.get(ATTEMPT_ANNOTATION, "")).number:
+    if mark.attempt < parse_attempt(pod.annotations.get(ATTEMPT_ANNOTATION, "")).number:
         return Verdict(Reason.LOST_GRANT, f"the grant of job {pod.job} was given back")
     held = {node.name for name in record.nodes if (node := nodes.get(name)) is not None}
     if wanted not in held:

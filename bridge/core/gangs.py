@@ -17,7 +17,6 @@ from bridge.core.model import JobRecord, Pod, is_granted
 from bridge.core.steps import AdoptJob, Decision, EndJob, SetConditions, Step
 from bridge.core.verdict import Reason, Verdict
 
-LOOK = 1.0  # seconds between looks at a gang whose job is being taken back
 READ_AT_ONCE = 50  # jobs
 KEPT = 3  # pods that ended, for each one that lives, in the mark of their job
 
@@ -32,16 +31,11 @@ def gathering(facts: Facts, pods: Sequence[Pod]) -> Decision | None:
     return told(facts, pods, Verdict(Reason.GATHERING, text))
 
 
-def broken(facts: Facts, running: Sequence[Member]) -> Decision | None:
-    """A member went before the start: what was asked for is taken back, and the others wait for who comes next."""
-    gang = facts.group.gang
+def broken(facts: Facts, running: Sequence[Member]) -> str:
+    """Which member went before the start, so that what was asked for is taken back and the others wait for who comes
+    next; "" = none, or no gang."""
     lost = [m.pod.ref for m in facts.members if m not in running]
-    if gang is None or not lost:
-        return None
-    why = f"pod {lost[0]} went before its gang started"
-    live = [s for s in facts.sights.values() if s.live and facts.owns(s.record)]
-    steps = tuple(EndJob(id=s.id, wait_status=None, why=why) for s in live)
-    return Decision(verdict=Verdict(Reason.GATHERING, why), steps=steps, again=LOOK)
+    return f"pod {lost[0]} went before its gang started" if facts.group.gang is not None and lost else ""
 
 
 def rivals(facts: Facts) -> tuple[Step, ...]:

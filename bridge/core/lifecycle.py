@@ -25,6 +25,7 @@ from bridge.core.steps import (
     Decision,
     DrainNode,
     EndJob,
+    Forsake,
     Notify,
     SetConditions,
     Step,
@@ -137,8 +138,8 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
         return Decision(verdict=Verdict(Reason.READY, "reading jobs that may be this group's"), reads=urgent)
     if unread:  # after a restart: it waits, whatever else the watcher will read of it
         return Decision(verdict=Verdict(Reason.QUEUED, f"job {unread[0].id} is PENDING"))
-    if (lost := gangs.broken(facts, running)) is not None:
-        return lost
+    if why := gangs.broken(facts, running):
+        return _taken_back(facts, pods, why)
     if facts.rivals:
         text = f"ending job {min(facts.rivals)}, which was for another set of these pods"
         return Decision(verdict=Verdict(Reason.READY, text), steps=gangs.rivals(facts), again=1.0)
@@ -184,6 +185,18 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
     if is_granted(record.states):
         return granted(facts, pods, record)
     return queued(facts, pods, record)
+
+
+def _taken_back(facts: Facts, pods: list[Pod], why: str) -> Decision:
+    """The jobs of a gang that has lost a member; where its pods are on their way, none is bound any more first."""
+    live = [s for s in facts.sights.values() if s.live and facts.owns(s.record)]
+    hidden = tuple(s.id for s in facts.sights.values() if facts.hidden(s.id) and facts.lived(s.id))
+    if hidden and not live:
+        return Decision(verdict=Verdict(Reason.GATHERING, why), reads=hidden, again=1.0)
+    on_the_way = [p for p in pods if SCHEDULING_GATE not in p.gates and p.annotations.get(NODE_ANNOTATION)]
+    forsaken = (Forsake(pod=pod, attempt=facts.attempt.next(now=facts.now)) for pod in on_the_way if live)
+    ends = (EndJob(id=s.id, wait_status=None, why=why) for s in live)
+    return Decision(verdict=Verdict(Reason.GATHERING, why), steps=(*forsaken, *ends), again=1.0)
 
 
 def _waits(facts: Facts, pods: list[Pod], verdict: Verdict) -> Decision:

@@ -118,12 +118,16 @@ class Picture:
         return bool(held) or elsewhere or self.overdue(pod) or any("FAILED" in job.states for job in claimed)
 
     def bereft(self, pod: Pod) -> bool:
-        """Its owner wants the gang to restart as a whole, and another pod of its job failed, or is going or gone."""
-        if not self.restarts.intersection(owner.uid for owner in pod.owners):
-            return False
-        uids = {uid for job in self.own(pod.uid) if job.mark is not None for uid in job.mark.uids} - {pod.uid}
-        well = {other.uid for other in self.pods if not other.deleted and other.phase != "Failed"}
-        return not uids <= well
+        """Its gang begins anew: its owner wants that where another pod of its job failed, or is going or gone; or
+        another never got its node."""
+        jobs = [job for job in self.own(pod.uid) if job.mark is not None]
+        uids = {uid for job in jobs if job.mark is not None for uid in job.mark.uids} - {pod.uid}
+        others = [other for other in self.pods if other.uid in uids]
+        late = [one for one in (pod, *others) if not one.node]
+        if others and any(job.started and one.created <= job.started for job in jobs for one in late):
+            return True
+        well = {other.uid for other in others if not other.deleted and other.phase != "Failed"}
+        return bool(self.restarts.intersection(owner.uid for owner in pod.owners)) and not uids <= well
 
     def near_limit(self, job: JobRecord) -> bool:
         """Slurm's end of a running job is its limit."""

@@ -148,6 +148,8 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
         }
     except (PlacementError, ProtocolError) as error:
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, str(error)), again=NOMINATE_AGAIN)
+    if (busy := facts.busy.get(record.id)) is not None:
+        return gangs.told(facts, pods, Verdict(Reason.DEVICES_BUSY, busy.text), again=NOMINATE_AGAIN)
     steps: list[Step] = list(_told(facts, pods, record)) if facts.barred else []
     for pod in pods:
         gated = SCHEDULING_GATE in pod.gates

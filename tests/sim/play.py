@@ -23,6 +23,7 @@ from bridge.core.model import GroupKey, JobId, Mark, Uid, is_ended, is_granted
 from bridge.core.picture import Change
 from bridge.names import OPTION_PREFIX
 from tests.sim import accidents
+from tests.sim.controllers import Controllers
 from tests.sim.loop import Stuck, run
 from tests.sim.schedule import (
     GPUS,
@@ -34,6 +35,7 @@ from tests.sim.schedule import (
     Delete,
     Finish,
     Foreign,
+    Gang,
     JobEnds,
     Kill,
     KillAtWrite,
@@ -119,6 +121,7 @@ class _Stage:
         self._begun = self._now()
         self._busy_until = self._begun
         self._uids: dict[str, str] = {}
+        self._controllers = Controllers(sim)
 
     async def go_through(self, schedule: Schedule) -> None:
         spec = {"schedulerName": "default-scheduler", "containers": []}
@@ -143,6 +146,7 @@ class _Stage:
         while left := self._unfinished():
             if self._now() > deadline:
                 sim.witness.fail(left)
+            self._controllers.step()
             await self._pass(1.0)
         await self._fall_silent()
 
@@ -186,7 +190,11 @@ class _Stage:
                 if sim.pod(pod) is not None:
                     return
                 annotations = {_LIMIT: str(limit)} if limit else {}
-                self._uids[pod] = sim.create(pod, gpus=gpus, gated=gated, annotations=annotations)
+                meta = self._controllers.meta(pod) or {"annotations": annotations}
+                self._uids[pod] = sim.create(pod, gpus=gpus, gated=gated, **meta)
+            case Gang(name=name, pods=pods, gpus=gpus, restart=restart):
+                if not self._controllers.knows(name):
+                    self._uids |= self._controllers.start(name, pods, gpus, restart=restart)
             case Delete(pod=pod, force=force):
                 if sim.pod(pod) is not None:
                     sim.delete(pod, force=force)

@@ -39,6 +39,15 @@ class Create(Action, frozen=True):
     limit: int = 0  # minutes; 0 = none
 
 
+class Gang(Action, frozen=True):
+    """A Job that asks for a gang, and its pods; where some go, others come for them in the end."""
+
+    name: str
+    pods: int
+    gpus: int = 1
+    restart: bool = False  # as a whole, when one is lost
+
+
 class Delete(Action, frozen=True):
     pod: str
     force: bool = False
@@ -216,8 +225,9 @@ class Options(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct, frozen=True):
     at: float  # seconds from the beginning
     action: (
-        Create | Delete | Finish | Native | Foreign | Kill | KillAtWrite | Rival | Clock | KubeFault | Watch | Compact
-        | NodeAway | Cordon | SlurmFault | SlurmRestart | SlurmCrash | SlurmDown | SlurmHung | JobEnds | Suspend
+        Create | Gang | Delete | Finish | Native | Foreign | Kill | KillAtWrite | Rival | Clock | KubeFault | Watch
+        | Compact | NodeAway | Cordon | SlurmFault | SlurmRestart | SlurmCrash | SlurmDown | SlurmHung | JobEnds
+        | Suspend
     )  # fmt: skip
 
 
@@ -235,9 +245,9 @@ class _Hand:
     """Draws actions about pods that were created before."""
 
     WEIGHTS: ClassVar[dict[str, int]] = {
-        "create": 22, "again": 4, "delete": 8, "finish": 4, "native": 2, "foreign": 1, "kill": 5, "kill_at_write": 5,
-        "rival": 4, "clock": 2, "kube_fault": 10, "watch": 8, "compact": 3, "node": 3, "cordon": 2, "slurm_fault": 10,
-        "restart": 2, "crash": 4, "down": 2, "hung": 3, "ends": 5, "suspend": 2,
+        "create": 22, "gang": 7, "again": 4, "delete": 8, "finish": 4, "native": 2, "foreign": 1, "kill": 5,
+        "kill_at_write": 5, "rival": 4, "clock": 2, "kube_fault": 10, "watch": 8, "compact": 3, "node": 3,
+        "cordon": 2, "slurm_fault": 10, "restart": 2, "crash": 4, "down": 2, "hung": 3, "ends": 5, "suspend": 2,
     }  # fmt: skip
 
     def __init__(self, rng: random.Random, more: Sequence[str]) -> None:
@@ -264,6 +274,8 @@ class _Hand:
         match kind:
             case "create":
                 return self._create()
+            case "gang":
+                return self._gang()
             case "native":
                 return Native(gpus=rng.choice((1, 2, 4)), seconds=rng.choice((1.0, 10.0)))
             case "foreign":
@@ -326,8 +338,22 @@ class _Hand:
         limit = 1 if rng.random() < 0.05 else 0
         return Create(pod=name, gpus=gpus, gated=rng.random() < 0.8, limit=limit)
 
+    def _gang(self) -> Action | None:
+        rng = self._rng
+        size, gpus = rng.choice((2, 2, 3)), rng.choice((0, 1, 2))
+        if size * gpus + sum(self._pods.values()) > ROOM or len(self._pods) > 9:
+            return None
+        name = f"g{len(self._pods)}"
+        self._pods |= {member(name, index): gpus for index in range(size)}
+        return Gang(name=name, pods=size, gpus=gpus, restart=rng.random() < 0.3)
+
     def _node(self) -> str:
         return f"n{self._rng.randrange(1, NODES + 1)}"
+
+
+def member(gang: str, index: int) -> str:
+    """The name of a gang's pod."""
+    return f"{gang}-{index}"
 
 
 def draw(seed: int, more: Sequence[str] = ()) -> Schedule:

@@ -15,6 +15,8 @@ WITHIN = OPTION_PREFIX + "gang-timeout"
 TIMEOUT = 300  # seconds
 ON_FAILURE = OPTION_PREFIX + "on-member-failure"
 
+UNKNOWN = Gang(wanted=1, timeout=TIMEOUT)  # what is known of a gang by its job alone
+
 Find = Callable[[str, str, str], Workload | None]  # kind, namespace, name → what the API server has
 
 
