@@ -32,6 +32,9 @@ class Families:
         ] = {}  # the same; also those that are gone, as they were last seen
         self._family_of: dict[Uid, str] = {}
         self._named: dict[Uid, set[JobId]] = {}  # jobs of gangs whose mark names the pod
+        self._asked: dict[
+            Uid, GroupKey
+        ] = {}  # a job that names the pod is being asked for, or may yet appear
 
     def see(self, pod: Pod) -> str | None:
         """A pod came, changed or went. The UID of its family's workload, None if it is of none."""
@@ -88,10 +91,27 @@ class Families:
             if not jobs:
                 del self._named[uid]
 
+    def ask(self, key: GroupKey, pods: Iterable[Uid]) -> None:
+        """A job of that group is about to be asked for: its pods stay together until it is known what became of it."""
+        self._asked |= dict.fromkeys(pods, key)
+
+    def asked(self, key: GroupKey) -> bool:
+        """It is known. True: it was not before."""
+        mine = [pod for pod, group in self._asked.items() if group == key]
+        for pod in mine:
+            del self._asked[pod]
+        return bool(mine)
+
     def jobs_naming(self, pod: Uid) -> tuple[JobId, ...]:
         """Live jobs of gangs whose mark names the pod; one that runs first."""
         live = (job for job in self._named.get(pod, ()) if self._alive(job))
         return tuple(sorted(live, key=lambda job: (not is_granted(self._states(job)), job)))
+
+    def named(self, pod: Uid) -> GroupKey | None:
+        """The group of the live job of a gang that names it, whether or not its workload is here."""
+        jobs = self.jobs_naming(pod)
+        mark = self._mark(jobs[0]) if jobs else None
+        return mark.group if mark is not None else None
 
     def _alive(self, job: JobId) -> bool:
         """A list that lacks it proves nothing: Slurm must have denied it."""
@@ -113,9 +133,7 @@ class Families:
         return assign(family, seats, tuple(self._vacancies(family, seats, keys)))
 
     def _seat(self, pod: Pod, present: GroupKey | None) -> Seat:
-        jobs = self.jobs_naming(pod.uid)
-        mark = self._mark(jobs[0]) if jobs else None
-        named = mark.group if mark is not None else None
+        named = self.named(pod.uid) or self._asked.get(pod.uid)
         if named is None and present is not None and present.uid == pod.uid and self._live(present):
             named = present  # it had a job of its own before it was of a gang
         return Seat(pod=pod, exists=pod.uid in self._store.pods.ours, named=named, present=present)

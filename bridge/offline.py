@@ -19,7 +19,7 @@ import yaml
 
 from bridge.config import Settings
 from bridge.core import grouping, jobspec
-from bridge.core.grouping.gangs import Family, digest
+from bridge.core.grouping.gangs import Family, digest, family_uid
 from bridge.core.jobid import IdRange, job_id
 from bridge.core.jobspec import Rule
 from bridge.core.model import Group, JobSpec, Pod, Workload
@@ -222,7 +222,7 @@ def _answered(where: str, group: Group, notes: tuple[str, ...], settings: Settin
         where=where,
         group=group,
         spec=spec,
-        body=wire.submit_body(job_id(ids, cluster, group.key.uid, 0, 0), spec, NEWEST),
+        body=wire.submit_body(job_id(ids, cluster, family_uid(group.key), 0, 0), spec, NEWEST),
         rules=jobspec.explain(group, settings=settings.jobs),
         notes=(*notes, "job_id, cluster and uids are stand-ins: only the cluster knows them"),
     )

@@ -66,6 +66,17 @@ class Roster:
         """What is wanted of the pods of a group that start together; None for a pod on its own."""
         return self._families.gang(key)
 
+    def ask(self, key: GroupKey) -> None:
+        """A job is about to be asked for: the pods of a gang stay together until it is known what became of that."""
+        if generation_of(key):
+            self._families.ask(key, self.members(key))
+
+    def answered(self, key: GroupKey) -> None:
+        """It is known."""
+        family = self._families.of_group(key)
+        if generation_of(key) and self._families.asked(key) and family is not None:
+            self._regroup(family)
+
     def rivals(self, key: GroupKey) -> Iterator[tuple[JobId, GroupKey]]:
         """Live jobs of other groups that name pods of this one, and under which no pod runs."""
         named = {job for uid in self._members.get(key, ()) for job in self._families.jobs_naming(uid)}
@@ -140,7 +151,7 @@ class Roster:
             self._regroup(family, but=pod.uid)
             if (key := self._keys.get(pod.uid)) is not None:
                 return key
-        key = inherited or grouping.key_of(pod)
+        key = inherited or self._families.named(pod.uid) or grouping.key_of(pod)
         self._move(pod.uid, key)
         return key
 

@@ -14,6 +14,7 @@ from bridge.config import Settings
 from bridge.core import attempt as attempts
 from bridge.core import devices, held, jobid, takeover
 from bridge.core.facts import NEVER, PATIENCE, Facts, Limits, Member, Sight
+from bridge.core.grouping.gangs import family_uid
 from bridge.core.model import (
     Group,
     GroupKey,
@@ -188,15 +189,16 @@ class Snapshot:
         if not uids or not self._store.synced:
             return None
         members = tuple(m for uid in uids if (m := self._member(uid)) is not None)
-        if not members:
-            return None
+        if all(m.pod.uid in self._store.pods.gone and m.exists for m in members):
+            return None  # missing from one list proves nothing: the sweep takes two more
         pods = [m.pod for m in members]
         number = attempts.of_group(Group(key=key, pods=tuple(pods)), at_least=self._attempted(key))
         gang = self.roster.gang(key)
         spec, refusal, group = self._translator.job(key, members, number, gang)
         first = max(0, number.number - EARLIER_ATTEMPTS)
         probes = [
-            jobid.candidates(self.ids, self.cluster, key.uid, n) for n in range(first, number.number + 1)
+            jobid.candidates(self.ids, self.cluster, family_uid(key), n)
+            for n in range(first, number.number + 1)
         ]
         takeovers = self._inherited.takeovers(pods, self.nodes())
         marked = self._inherited.of_group(key)
@@ -267,14 +269,13 @@ class Snapshot:
     def _member(self, uid: Uid) -> Member | None:
         pod = self._store.pods.ours.get(uid)
         gone = self._store.pods.gone.get(uid) if pod is None else None
-        if pod is None and (gone is None or not gone.deleted):
-            return None  # missing from one list proves nothing: the sweep takes two more
         known = pod or (gone.pod if gone else None)
-        assert known is not None
+        if known is None:
+            return None
         node = self._store.node(known.node) if known.node else None
         return Member(
             pod=known,
-            gone_age=None if gone is None else self._monotonic() - gone.at,
+            gone_age=self._monotonic() - gone.at if gone is not None and gone.deleted else None,
             node_ready=node is not None and node.ready,
             node_ready_for=self.memory.ready_for(known.node),
             node_dead_for=self.memory.dead_for(known.node),

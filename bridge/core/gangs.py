@@ -13,6 +13,7 @@ from dataclasses import replace
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts, Member
 from bridge.core.grouping import build
+from bridge.core.grouping.gangs import digest, generation_of
 from bridge.core.model import JobRecord, Pod, is_granted
 from bridge.core.steps import AdoptJob, Decision, EndJob, SetConditions, Step
 from bridge.core.verdict import Reason, Verdict
@@ -34,8 +35,13 @@ def gathering(facts: Facts, pods: Sequence[Pod]) -> Decision | None:
 def broken(facts: Facts, running: Sequence[Member]) -> str:
     """Which member went before the start, so that what was asked for is taken back and the others wait for who comes
     next; "" = none, or no gang."""
+    if facts.group.gang is None:
+        return ""
     lost = [m.pod.ref for m in facts.members if m not in running]
-    return f"pod {lost[0]} went before its gang started" if facts.group.gang is not None and lost else ""
+    if lost:
+        return f"pod {lost[0]} went before its gang started"
+    whole = digest(m.pod.uid for m in running) == generation_of(facts.group.key)
+    return "" if whole else "a pod went before its gang started"
 
 
 def rivals(facts: Facts) -> tuple[Step, ...]:

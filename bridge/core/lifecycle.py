@@ -191,6 +191,7 @@ def _taken_back(facts: Facts, pods: list[Pod], why: str) -> Decision:
     """The jobs of a gang that has lost a member; where its pods are on their way, none is bound any more first."""
     live = [s for s in facts.sights.values() if s.live and facts.owns(s.record)]
     hidden = tuple(s.id for s in facts.sights.values() if facts.hidden(s.id) and facts.lived(s.id))
+    hidden = (*hidden, *sorted(facts.doubted))
     if hidden and not live:
         return Decision(verdict=Verdict(Reason.GATHERING, why), reads=hidden, again=1.0)
     on_the_way = [p for p in pods if SCHEDULING_GATE not in p.gates and p.annotations.get(NODE_ANNOTATION)]

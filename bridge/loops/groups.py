@@ -149,6 +149,8 @@ class GroupsLoop:
             if not self._snapshot.synced:
                 self.queue.add_after(key, UNSYNCED_PAUSE)
             return
+        if not facts.doubted and not (facts.held and facts.unknown):
+            self._snapshot.roster.answered(key)
         decision = self._guarded(key, decide(facts))
         self.verdicts.say(key, decision.verdict)
         for job in decision.reads:
@@ -200,6 +202,8 @@ class GroupsLoop:
             step = onto(latest, planned)
             if isinstance(step, EndJob):
                 step = replace(step, group=key)
+            if isinstance(step, SubmitJob | SubmitHeld):
+                self._snapshot.roster.ask(key)
             try:
                 answer = await self._door.apply(step)
             except StaleView:

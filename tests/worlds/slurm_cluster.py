@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from bridge.core import hostlist
 from bridge.core.model import JobId, is_ended
 from tests.worlds.slurm_jobs import Refused, WorldJob, WorldNode, names_of
 
@@ -19,6 +20,11 @@ NO_ROOM, NEVER, DUPLICATE, UNKNOWN = 2016, 2014, 2011, 2017
 NOT_NOW = 2015, "Requested partition configuration not available now"  # more than it has at present
 OVER_LIMIT = 2050, "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 MAX_WALL = "QOSMaxWallDurationPerJobLimit"
+
+
+def _layout(body: dict[str, Any]) -> tuple[str, ...]:
+    """A node for each task."""
+    return tuple(name for text in body["required_nodes"] for name in hostlist.expand(text))
 
 
 class Cluster:
@@ -334,7 +340,7 @@ class Cluster:
             cpus=tasks * int(body.get("cpus_per_task", 1)),
             memory=memory,
             tasks=int(body.get("tasks", 1)) if gang else None,
-            layout=tuple(body.get("required_nodes", ())) if body.get("distribution") == "arbitrary" else (),
+            layout=_layout(body) if body.get("distribution") == "arbitrary" else (),
             gpu_count=sum(map(int, gres)),
             whole=body.get("shared") == ["none"],
             excluded=names_of(body.get("excluded_nodes", ())),

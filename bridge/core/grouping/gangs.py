@@ -43,7 +43,7 @@ class Seat:
 
     pod: Pod
     exists: bool = True
-    named: GroupKey | None = None  # the group of the live job that names it
+    named: GroupKey | None = None  # the group of the job that names it, alive or being asked for
     present: GroupKey | None = None  # the group that it is in
 
     @property
@@ -65,6 +65,8 @@ def generation_of(key: GroupKey) -> str:
 
 
 def family_uid(key: GroupKey) -> str:
+    """What the ids of its jobs are made of: one lock for all generations, so that a job that was asked for, and comes
+    late, is refused although its pods are in another by then."""
     return key.uid.partition(_BETWEEN)[0]
 
 
@@ -85,14 +87,14 @@ def assign(
             free.append(seat)
         elif seat.present is not None:
             found[seat.pod.uid] = seat.present
-    living = sum(1 for seat in seats if seat.living and seat.pod.uid in found)
+    started = sum(1 for seat in seats if seat.living and seat.pod.node)
     places = tuple(_vacant(seats, found, vacancies))
     found |= {seat.pod.uid: key for seat, key in zip(free, places, strict=False)}
     free = free[len(places) :]
     if not free:
         return found
-    # Members of a running generation count: more pods than the workload asks for start beside it.
-    enough = len(free) >= max(1, family.gang.wanted - living)
+    # Those that run count: more pods than the workload asks for start beside them.
+    enough = len(free) >= max(1, family.gang.wanted - started)
     key = family.generation(digest(seat.pod.uid for seat in free)) if enough else family.gathering
     return found | {seat.pod.uid: key for seat in free}
 
