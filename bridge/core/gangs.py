@@ -82,7 +82,7 @@ def _waits(member: Member) -> bool:
 def roll(facts: Facts, record: JobRecord) -> Iterator[Step]:
     """The job's mark names who came for a lost member."""
     mark = record.mark
-    if mark is None:
+    if mark is None or facts.group.gang is None or not is_granted(record.states):
         return
     here = [m.pod for m in at_home(facts)]
     if all(pod.uid in mark.uids for pod in here):

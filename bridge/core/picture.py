@@ -7,11 +7,11 @@ how exactly the bridge can be held to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, Uid, is_ended
-from bridge.names import JOB_ID_LABEL, OPTION_PREFIX
+from bridge.names import GANG_ANNOTATION, JOB_ID_LABEL, OPTION_PREFIX
 
 MINUTE = 60.0  # seconds: Slurm's time limits are whole minutes, rounded up
 
@@ -46,8 +46,13 @@ class Picture:
     def __post_init__(self) -> None:
         own: dict[Uid, list[JobRecord]] = {}
         named = {pod.ref: pod for pod in self.pods}
+        joined: dict[str, list[Pod]] = {}
+        for pod in (*self.pods, *self.gone):
+            if GANG_ANNOTATION in pod.annotations:
+                joined.setdefault(pod.labels.get(JOB_ID_LABEL, ""), []).append(pod)
         for job in self.jobs:
-            for uid in self._uids(job, named):
+            uids = (*self._uids(job, named), *self._joined(job, joined.get(str(job.id), ())))
+            for uid in dict.fromkeys(uids):
                 own.setdefault(uid, []).append(job)
         object.__setattr__(self, "_own", own)
 
@@ -57,6 +62,14 @@ class Picture:
             return job.mark.uids if job.mark.cluster == self.cluster else ()
         pods = [named.get(ref) for ref in job.listed]
         return tuple(p.uid for p in pods if p is not None and p.labels.get(JOB_ID_LABEL) == str(job.id))
+
+    def _joined(self, job: JobRecord, pods: Iterable[Pod]) -> Iterator[Uid]:
+        """Pods that came for lost ones: a slurmctld that was killed may have forgotten that its mark names them."""
+        mark = job.mark
+        if mark is not None and mark.cluster == self.cluster and job.submitted < self.booted:
+            yield from (
+                pod.uid for pod in pods if mark.group.uid.endswith(f".{pod.annotations[GANG_ANNOTATION]}")
+            )
 
     @property
     def settling(self) -> bool:

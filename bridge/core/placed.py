@@ -74,6 +74,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
         verdict=joining.verdict if joining is not None else _running_verdict(running, record),
         steps=(
             *gangs.rivals(facts),
+            *gangs.roll(facts, record),
             *end_doubles(facts, sight),
             *miscounted(facts, running, record),
             *_upkeep(facts, running, record),

@@ -138,9 +138,9 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
     pods = gangs.unbound(running)
     if facts.group.gang is None or not pods or not is_granted(record.states) or record.preempted:
         return None
-    if roll := tuple(gangs.roll(facts, record)):
+    if any(gangs.roll(facts, record)):
         text = f"job {record.id} is told which pod came for a lost one"
-        return Decision(verdict=Verdict(Reason.GRANTED, text), steps=roll, again=NOMINATE_AGAIN)
+        return Decision(verdict=Verdict(Reason.GRANTED, text), again=NOMINATE_AGAIN)
     try:
         slots = {
             slot.pod: slot

@@ -120,7 +120,7 @@ class Witness:
             own = change.after.own(pod.uid)
             cancelled = {job.id for job in own if "CANCELLED" in job.states}
             late = any("DEADLINE" in job.states for job in own)
-            if cancelled and cancelled <= self._ended and not late:
+            if cancelled and cancelled <= self._ended and not late and not change.before.bereft(pod):
                 text = f"pod {pod.ref} was deleted for the end of a job that the bridge itself ended"
                 yield Violation("own_end", text)
 
