@@ -13,10 +13,11 @@ from dataclasses import replace
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts, Member
 from bridge.core.grouping import build
-from bridge.core.grouping.gangs import digest, generation_of
-from bridge.core.model import JobRecord, Pod, is_granted
-from bridge.core.steps import AdoptJob, Decision, EndJob, SetConditions, Step
+from bridge.core.grouping.gangs import digest, family_uid, generation_of
+from bridge.core.model import JobRecord, KubeNode, Pod, is_granted
+from bridge.core.steps import AdoptJob, Decision, EndJob, Forsake, Nominate, SetConditions, Step
 from bridge.core.verdict import Reason, Verdict
+from bridge.names import NODE_ANNOTATION
 
 READ_AT_ONCE = 50  # jobs
 KEPT = 3  # pods that ended, for each one that lives, in the mark of their job
@@ -42,6 +43,28 @@ def broken(facts: Facts, running: Sequence[Member]) -> str:
         return f"pod {lost[0]} went before its gang started"
     whole = digest(m.pod.uid for m in running) == generation_of(facts.group.key)
     return "" if whole else "a pod went before its gang started"
+
+
+def passed_on(facts: Facts, record: JobRecord) -> bool:
+    """The id of these pods' job is that of another generation now: Slurm lost theirs, and gave it to the next."""
+    mark = record.mark
+    if mark is None or mark.cluster != facts.cluster or mark.group == facts.group.key:
+        return False
+    return bool(generation_of(facts.group.key)) and family_uid(mark.group) == family_uid(facts.group.key)
+
+
+def left_behind(facts: Facts, pods: Sequence[Pod]) -> Decision | None:
+    """Pods that were let go under a job that is no longer theirs may be bound at any moment: not any more first."""
+    late = (
+        [pod for pod in pods if pod.annotations.get(NODE_ANNOTATION)] if facts.group.gang is not None else []
+    )
+    if not late:
+        return None
+    text = f"pod {late[0].ref} was on its way under a job that its gang has lost"
+    steps: list[Step] = []
+    for pod in late:
+        steps += [Forsake(pod=pod, attempt=facts.attempt), Nominate(pod=pod, node=KubeNode(""))]
+    return Decision(verdict=Verdict(Reason.LOST_GRANT, text), steps=tuple(steps), again=1.0)
 
 
 def rivals(facts: Facts) -> tuple[Step, ...]:

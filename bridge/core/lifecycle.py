@@ -168,7 +168,7 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
         if vanished is not None:  # a pod that is bound by now, unseen, refuses that its grant is given up
             gone = JobRecord(id=vanished, states=frozenset())
             return lose(facts, pods, gone, f"job {vanished} vanished from Slurm before the pod was bound")
-        return _submit(facts, pods)
+        return gangs.left_behind(facts, pods) or _submit(facts, pods)
     holder = min(mine, key=lambda sight: sight.rank)
     doubles = end_doubles(facts, holder)
     if (first := held.onward(facts, pods, holder, doubles)) is not None:

@@ -48,11 +48,8 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
     if record is None or (is_granted(record.states) and not record.nodes):
         return Decision(verdict=Verdict(Reason.RUNNING, f"reading job {sight.id}"), reads=(sight.id,))
     if not facts.owns(record):
-        return (
-            claim(facts, running, sight)
-            if held.reissued([m.pod for m in running], record)
-            else alone(facts, running, sight.id)
-        )
+        anew = held.reissued([m.pod for m in running], record) or gangs.passed_on(facts, record)
+        return claim(facts, running, sight) if anew else alone(facts, running, sight.id)
     pods = [m.pod for m in running]
     if (first := held.onward(facts, pods, sight, end_doubles(facts, sight))) is not None:
         return first
@@ -106,8 +103,9 @@ def _job_of(facts: Facts, running: list[Member]) -> Sight | None:
         if job is None or not member.pod.node:
             continue
         labelled = facts.sights.get(job, Sight(id=job, states=None, record=None))
-        if labelled.never_ran:
-            continue  # what a refused claim left under that id
+        lost = labelled.record is not None and gangs.passed_on(facts, labelled.record)
+        if labelled.never_ran or lost:
+            continue  # what a refused claim left under that id; or another generation of the gang has it
         if labelled.states is None and (alive or (live and refused)):
             continue  # somebody edited the label; or an earlier attempt's job, come back to life, is all that is left
         if job in facts.current:
