@@ -168,8 +168,7 @@ class Snapshot:
         found = []
         if not self._watcher.healthy:
             found.append(f"Slurm: {self._watcher.problem}")
-        if why := self._watcher.overdue():
-            found.append(f"preemption: {why}")
+        found += self._watcher.notes()
         if why := self._slurm.rights.note():
             found.append(f"job ids: {why}")
         if self._store.synced and (why := self.ledger.blind()):

@@ -43,7 +43,7 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     if (end := recalled(facts, [m.pod for m in running], sight)) is not None:
         return end_pods(facts, running, *end)
     if unasked:
-        return Decision(verdict=absent, recalls=unasked, again=2.0)
+        return _unheard(facts, running, sight.id)
     left = rest(facts, sight.record)
     certain = sight.states is None or facts.claim_refused is not None
     if left is not None and left <= 0 and certain and not facts.boot_grace:
@@ -109,6 +109,16 @@ def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[
             told = f"pod {pod.ref} uses GPUs {devices.spell(used)}, its job {record.id} counts {devices.spell(counted)}"
             steps.append(DrainNode(node=name, reason=f"{DRAIN_PREFIX} {told}, until the pod is gone"))
     return tuple(steps[:1])
+
+
+def _unheard(facts: Facts, running: list[Member], job: JobId) -> Decision:
+    """Nobody is told of an answer that is on its way."""
+    text = f"job {job} is no longer in Slurm; the pod is kept, and Slurm's accounting asked first how the job ended"
+    if why := facts.recallable[job]:
+        text += f"; the accounting has not answered: {why}"
+    told = _tell(facts, running, text) if why else ()
+    verdict = Verdict(Reason.JOB_ABSENT, text)
+    return Decision(verdict=verdict, steps=told, recalls=(job,), again=10.0 if why else 2.0)
 
 
 def _pause(facts: Facts, refused: ClaimRefused) -> float:

@@ -204,9 +204,9 @@ class Facts:
     booted: float = 0.0  # when slurmctld started, by its clock; 0.0 = not known yet
     seen_running: frozenset[JobId] = frozenset()  # by this process, under the slurmctld boot that is up now
     denied: frozenset[JobId] = frozenset()  # Slurm itself said of these, when asked, that it has no such job
-    recallable: frozenset[JobId] = (
-        frozenset()
-    )  # not listed; may have ended unseen, and Slurm's accounting was not asked for them yet
+    recallable: Mapping[JobId, str] = field(
+        default_factory=dict
+    )  # not listed; may have ended unseen, and Slurm's accounting has not told yet: why, or "" = it is being asked
     recalled: Mapping[JobId, JobRecord] = field(default_factory=dict)  # what it said of such
     claim_refused: ClaimRefused | None = None  # what it said when the place of a vanished job was asked for
     drained: frozenset[SlurmNode] = frozenset()  # by this process

@@ -127,8 +127,9 @@ class JobWatcher:
         """What Slurm's accounting has of those that slurmctld doesn't list, as far as it was asked."""
         return self._archive.records(jobs)
 
-    def recallable(self, jobs: Iterable[JobId]) -> frozenset[JobId]:
-        """Those that may have ended unseen, and whose answer from Slurm's accounting is worth waiting for."""
+    def recallable(self, jobs: Iterable[JobId]) -> Mapping[JobId, str]:
+        """Those that may have ended unseen, and whose answer from Slurm's accounting is worth waiting for; and why it
+        isn't there, "" = it is on its way."""
         return self._archive.open(job for job in jobs if self.newest(job) is None)
 
     def covers(self, job: JobId) -> bool:
@@ -168,9 +169,11 @@ class JobWatcher:
         unread = not self.polls or self._reads.behind() or self._census.behind()
         return unread and self._now() < self._caught_up
 
-    def overdue(self) -> str:
-        """Why a preemption may be seen too late; "" = it is seen in time."""
-        return self._reads.overdue()
+    def notes(self) -> Iterator[str]:
+        """What comes late."""
+        for what, why in (("preemption", self._reads.overdue()), ("accounting", self._archive.note())):
+            if why:
+                yield f"{what}: {why}"
 
     def boot_age(self) -> float:
         """Seconds since we saw slurmctld's boot time change; inf while it never has."""

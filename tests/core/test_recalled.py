@@ -10,7 +10,7 @@ import pytest
 from bridge.core.attempt import Attempt
 from bridge.core.lifecycle import decide
 from bridge.core.model import JobRecord
-from bridge.core.steps import Decision, DeletePod, SubmitJob
+from bridge.core.steps import Decision, DeletePod, SetConditions, SubmitJob
 from bridge.core.verdict import Reason
 from bridge.names import SUBMITTED_ANNOTATION
 from tests.core.build import FIRST, NOW, bound, facts, mark, record, vanished
@@ -123,11 +123,19 @@ def test_another_submit_of_the_id_does_not_count() -> None:
 
 
 def test_accounting_is_asked_while_slurmctld_is_and_a_claim_waits_for_the_answer() -> None:
-    first = look(None, denied=frozenset(), recallable=frozenset({FIRST}))
+    first = look(None, denied=frozenset(), recallable={FIRST: ""})
     assert (first.reads, first.recalls, first.steps) == ((FIRST,), (FIRST,), ())
-    second = look(None, recallable=frozenset({FIRST}))
+    second = look(None, recallable={FIRST: ""})
     assert (second.reads, second.recalls, second.steps) == ((), (FIRST,), ())
     assert claims(look(None))
+
+
+def test_an_answer_that_fails_to_come_is_waited_for_and_the_pod_says_so() -> None:
+    decision = look(None, recallable={FIRST: "Unable to connect to database"})
+    (told,) = decision.steps
+    assert isinstance(told, SetConditions)
+    assert "has not answered: Unable to connect to database" in told.conditions[0].message
+    assert decision.recalls == (FIRST,)
 
 
 def test_nobody_is_asked_for_a_job_that_slurm_lists() -> None:
