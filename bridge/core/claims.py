@@ -131,7 +131,9 @@ def _anew(facts: Facts, record: JobRecord, pod: Pod) -> bool:
     """A claim of ours (the Go project requires nodes as well, as candidates), or a start that slurmctld had lost."""
     chosen = record.id == facts.fast_id or record.id in facts.probes
     ours = chosen or (facts.held and SUBMITTED_ANNOTATION in pod.annotations)
-    return (bool(record.required) and ours) or restarted(facts, record, pod, CLOCK_SKEW)
+    # slurmctld came up since the binding: a start that is later is another one, whichever boot undid the first.
+    skew = 0.0 if pod.bound_at < facts.booted else CLOCK_SKEW
+    return (bool(record.required) and ours) or restarted(facts, record, pod, skew)
 
 
 def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:

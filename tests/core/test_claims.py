@@ -134,12 +134,22 @@ def test_a_place_that_came_back_with_other_gpus_is_drained_once(drained: frozens
 
 
 @pytest.mark.parametrize(
-    ("since", "booted", "anew"), [(70, 0, True), (2, 31, True), (2, 33, False), (2, 0, False)]
+    ("since", "booted", "anew"),
+    [
+        (70, 0, True),
+        (2, 31, True),
+        (2, 33, False),
+        (2, 0, False),
+        (2, 20, True),
+        (2, 1, True),
+        (-1, 20, False),
+    ],
 )
 def test_a_job_that_began_anew_under_its_pod_and_counts_other_gpus_drains_its_node(
     since: float, booted: float, anew: bool
 ) -> None:
-    """slurmctld came up without the start of the job, and started it again on the same node; or it was requeued."""
+    """slurmctld came up without the start of the job, and started it again on the same node; or it was requeued. It may
+    have come up once more since."""
     at = Condition(type="PodScheduled", status="True", changed=NOW - 30 - since)
     again = record(FIRST, "RUNNING", gres=("gpu:h100:2(IDX:2-3)",), started=NOW - 30)
     seen = facts(bound(FIRST, conditions=(at,)), sights=(sight(again),), booted=booted and NOW - booted)
