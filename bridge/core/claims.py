@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bridge.core import devices, held
 from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.ends import end_doubles, end_pods, recalled, restarted
+from bridge.core.ends import drains, end_doubles, end_pods, recalled, restarted
 from bridge.core.facts import ClaimRefused, Facts, Member, Sight
 from bridge.core.ledger import holding
 from bridge.core.limits import rest, resumed
@@ -34,7 +34,13 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     """`sight`: the job that the pods are labelled with, and that Slurm does not have."""
     if all(member.pod.deleted for member in running):
         text = f"job {sight.id} is no longer in Slurm, and the pod is being deleted: its place is not asked for again"
-        return Decision(verdict=Verdict(Reason.DRAINING, text))
+        away = [m.pod for m in running if m.out_of_reach]
+        known = [r for r in (sight.record,) if r is not None and facts.owns(r)]
+        if away and known and sight.states is None and sight.id not in facts.denied:
+            return Decision(verdict=Verdict(Reason.DRAINING, text), reads=(sight.id,), again=2.0)
+        return Decision(
+            verdict=Verdict(Reason.DRAINING, text), steps=drains(facts, away, *known, needed=False)
+        )
     text = f"job {sight.id} is no longer in Slurm; the pod is kept and its place asked for again"
     absent = Verdict(Reason.JOB_ABSENT, text)
     unasked = (sight.id,) if sight.id in facts.recallable and sight.id not in facts.doubted else ()

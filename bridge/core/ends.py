@@ -136,14 +136,8 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
         bool(record.states & ORDINARY_ENDS) or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
     )
     freed = verdict.reason is Reason.JOB_ENDED or not record.states
-    unreachable = {m.pod.node for m in running if m.pod.node and m.node_dead_for and freed}
-    reason = f"{DRAIN_PREFIX} node not Ready; job {record.id} lost it, and its containers may still run"
-    names = [name for name, node in facts.nodes.items() if node.name in unreachable]
-    if unreachable:  # one whose object is gone is still a node of Slurm's
-        names += [name for name in record.nodes if name not in facts.nodes]
-    twins = {name: node.name for name, node in facts.nodes.items()}
-    new = [name for name in names if name not in facts.drained]
-    steps: list[Step] = [DrainNode(node=n, reason=reason, away=twins.get(n), needed=False) for n in new]
+    lost = [m.pod for m in running if m.out_of_reach and freed]
+    steps: list[Step] = [*drains(facts, lost, record, needed=False)]
     for member in running:
         if member.pod.deleted:
             continue
@@ -157,6 +151,27 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
             DeletePod(pod=member.pod, verdict=verdict, job=record.id, guarded=not ordinary),
         ]
     return Decision(verdict=verdict, steps=tuple(steps))
+
+
+def drains(
+    facts: Facts, lost: Sequence[Pod], *records: JobRecord, needed: bool = True
+) -> tuple[DrainNode, ...]:
+    """Nobody else gets the devices of a node that died with these pods on it before a person has looked at it.
+
+    `records`: of their jobs, if there are any. `needed`: the steps that follow must not be done without.
+    """
+    dead = {pod.node for pod in lost}
+    if not dead or not records:
+        return ()
+    # One whose object is gone is still a node of Slurm's.
+    unknown = (name for record in records for name in record.nodes if name not in facts.nodes)
+    twins = {name: node.name for name, node in facts.nodes.items()}
+    names = dict.fromkeys((*(name for name, twin in twins.items() if twin in dead), *unknown))
+    reason = (
+        f"{DRAIN_PREFIX} node not Ready; containers of {', '.join(pod.ref for pod in lost)} may still run"
+    )
+    new = (name for name in names if name not in facts.drained)
+    return tuple(DrainNode(node=n, reason=reason, away=twins.get(n), needed=needed) for n in new)
 
 
 def end_doubles(facts: Facts, keep: Sight) -> tuple[Step, ...]:

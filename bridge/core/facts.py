@@ -83,6 +83,11 @@ class Member:
             return self.gone_age >= wait
         return bool(self.pod.deleted) and self.deleted_for >= wait
 
+    @property
+    def out_of_reach(self) -> bool:
+        """On a node that does not answer, or is gone, and kubelet has not told that its containers are dead."""
+        return self.node_dead_for > 0 and not self.told_dead
+
     def dead_in(self, margin: float) -> float:
         """Seconds until the answer of `containers_dead` or `stranded` may change by time alone."""
         ages = (self.gone_age, self.node_dead_for, self.node_ready_for, self.deleted_for)

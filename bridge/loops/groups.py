@@ -277,7 +277,7 @@ class GroupsLoop:
         record = self._watcher.records.get(step.id)
         if record is not None:
             state = "CANCELLED" if step.wait_status is None else "FAILED" if step.wait_status else "COMPLETED"
-            self._watcher.note(replace(record, states=frozenset({state})))
+            self._watcher.note(replace(record, states=frozenset({state}), mark=step.mark or record.mark))
             list(self._snapshot.job_changed(step.id))
 
     def _note(self, step: SubmitJob, state: str) -> None:
