@@ -19,6 +19,7 @@ import uvicorn
 from bridge.apply import Ending, WriteDoor
 from bridge.config import Settings
 from bridge.core import jobid
+from bridge.core.lease import LeaseRecord
 from bridge.core.model import JobId
 from bridge.errors import BridgeError, ConfigError, TransientError
 from bridge.grants import Grants
@@ -51,6 +52,7 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.completion import Completion
 from bridge.slurm.watch import JobWatcher
 from bridge.snapshot import Snapshot
+from bridge.watched import Watched
 from bridge.web.app import App
 from bridge.web.extender import Extender
 from bridge.web.hooks import Hooks
@@ -151,6 +153,7 @@ class Bridge:
             numbered=lambda job: job not in ids,
         )
         namespace = settings.cluster.leaseNamespace
+        self._watched = Watched(self._watcher, self.snapshot.memory, lambda: self.leading)
         guard = self._guard = Guard(
             jobs=self.snapshot.roster.placed,
             nodes=lambda: len(self._store.nodes),
@@ -160,7 +163,14 @@ class Bridge:
             wall=wall,
         )
         self._leader = Leader(
-            kube, namespace, COMPONENT, identity, seen=guard.lease_seen, clock=monotonic, now=wall
+            kube,
+            namespace,
+            COMPONENT,
+            identity,
+            seen=self._lease_seen,
+            tell=self._watched.told,
+            clock=monotonic,
+            now=wall,
         )
         self._groups = GroupsLoop(
             self.snapshot,
@@ -219,6 +229,10 @@ class Bridge:
     @property
     def leading(self) -> bool:
         return self._elected or self._leader.leading
+
+    def _lease_seen(self, record: LeaseRecord) -> None:
+        self._guard.lease_seen(record)
+        self._watched.lease_seen(record)
 
     def _ends(self) -> list[str]:
         note = self._completion.note() if self._completion is not None else ""

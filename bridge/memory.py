@@ -43,6 +43,9 @@ class Memory:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.watched = (
+            0.0  # by slurmctld's clock: until then the leader before us saw Slurm; 0.0 = nobody tells
+        )
         self._first_seen: dict[GroupKey, float] = {}
         self._troubles: dict[GroupKey, tuple[str, float]] = {}  # of submits
         self._barred: dict[GroupKey, tuple[str, float]] = {}  # hand-overs that the API server refuses

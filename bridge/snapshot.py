@@ -236,6 +236,7 @@ class Snapshot:
             steady=self._watcher.healthy,
             boot_age=self._boot_age(),
             booted=self._watcher.boot_time,
+            watched=self.memory.watched,
             seen_running=frozenset(
                 job for job in sights if self.memory.ran_under(job, self._watcher.boot_time)
             ),

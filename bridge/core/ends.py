@@ -27,7 +27,7 @@ CLOCKS = 60.0  # seconds: the clocks of the API server and slurmctld differ by l
 # the bridge gives to jobs whose pods ended, or what an admin does to tidy the books (sacctmgr: COMPLETED).
 WITHDRAWN = ORDINARY_ENDS | {"NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 SECONDS = 2.0  # Slurm tells whole ones
-CRASH = 60  # seconds before a boot: a slurmctld that was killed may have told an end that it has forgotten
+DYING = 60.0  # seconds: a leader may see an end, and be gone before its pod is
 QUEUE_PATIENCE = 60.0  # seconds that a job which lost its start may need to get its node back
 
 # What a person reads when Slurm ended the job; the first state that fits.
@@ -80,7 +80,8 @@ def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord
     """The end of a job that slurmctld has forgotten, by Slurm's accounting; None: nothing that counts.
 
     slurmctld tells the mark with the end only: rows that slurmdbd closed by itself have none. An end that a crash of
-    slurmctld undid stays on its books, so one right before a boot does not count, nor one before we saw the job live.
+    slurmctld undid stays on its books. But then the job lived on, and was lost with another boot, later: so an end does
+    not count after which we saw the job live, nor one after which another leader watched and left the pod.
     """
     past = facts.recalled.get(sight.id)
     if past is None or sight.states is not None or not past.states & WITHDRAWN or not past.ended:
@@ -96,7 +97,7 @@ def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord
     seen = facts.slurm_now - sight.read_age
     if last is not None and not is_ended(last.states) and seen > past.ended + SECONDS:
         return None
-    if past.started < facts.booted and 0 <= facts.booted - past.ended < CRASH:
+    if past.ended + DYING < facts.watched:
         return None
     verdict = evidence(facts, past, ())
     if verdict is None:

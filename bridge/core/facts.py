@@ -207,6 +207,9 @@ class Facts:
     )
     boot_age: float = NEVER  # since slurmctld's boot time changed under our eyes
     booted: float = 0.0  # when slurmctld started, by its clock; 0.0 = not known yet
+    watched: float = (
+        0.0  # by slurmctld's clock: until then a leader before this one saw Slurm; 0.0 = nobody tells
+    )
     seen_running: frozenset[JobId] = frozenset()  # by this process, under the slurmctld boot that is up now
     denied: frozenset[JobId] = frozenset()  # Slurm itself said of these, when asked, that it has no such job
     recallable: Mapping[JobId, str] = field(

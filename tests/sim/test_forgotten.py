@@ -10,7 +10,9 @@ import pytest
 from bridge.core.model import JobId
 from bridge.names import JOB_CONDITION
 from bridge.slurm.archive import PATIENCE
+from bridge.watched import SEEN_TO
 from tests.sim.simulation import Simulation
+from tests.sim.test_breaker_open import ELECTED
 from tests.sim.test_story import play, running
 from tests.sim.test_vanished import alone, condition, forget
 from tests.worlds.slurm_faults import Fault, Kind
@@ -176,7 +178,8 @@ def test_without_a_failure_nobody_is_asked(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_an_end_that_a_crash_undid_stays_on_the_books_and_ends_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "and the bridge restarts"])
+def test_an_end_that_a_crash_undid_stays_on_the_books_and_ends_nobody(tmp_path: Path, restarts: bool) -> None:
     async def scene(sim: Simulation) -> None:
         sim.slurm.books.open = True
         sim.start()
@@ -190,14 +193,18 @@ def test_an_end_that_a_crash_undid_stays_on_the_books_and_ends_nobody(tmp_path: 
         assert "RUNNING" in sim.slurm.jobs[job].states
         assert "CANCELLED" in sim.slurm.books.of(job)[0].states
         sim.start()
-        await sim.settle(400.0)
+        await sim.settle(SEEN_TO + MINUTE)
         assert running(sim, "p")
+        if restarts:
+            await sim.crash()
         forget(sim, job)
+        if restarts:
+            sim.start()
         await sim.until(lambda: job in sim.slurm.jobs, 10.0)
         await sim.settle(400.0)
         assert running(sim, "p")
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, **ELECTED)
 
 
 def test_many_that_a_person_cancelled_meanwhile_all_go_each_asked_for_once(tmp_path: Path) -> None:
@@ -218,3 +225,59 @@ def test_many_that_a_person_cancelled_meanwhile_all_go_each_asked_for_once(tmp_p
         assert sim.slurm.count("GET slurmdb/job/{id}") == len(jobs)
 
     play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("before", [1.0, 30.0, 90.0])
+def test_a_scancel_shortly_before_slurmctld_is_restarted_counts(tmp_path: Path, before: float) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        await alone(sim)
+        job = sim.job_of("p")
+        await sim.crash()
+        await asyncio.sleep(MINUTE)
+        sim.slurm.end(job, "CANCELLED")
+        await asyncio.sleep(before)
+        sim.slurm.restart()
+        await asyncio.sleep(HOUR)
+        sim.slurm.tick()
+        assert job not in sim.slurm.jobs
+        sim.start()
+        await sim.until(lambda: sim.pod("p") is None, 60.0)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("hides", ["accounting", "Slurm"])
+def test_a_bridge_that_dies_before_it_has_seen_to_everybody_takes_no_end_along(
+    tmp_path: Path, hides: str
+) -> None:
+    """It led for long before, and leads again, but has not heard how the job ended."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        await alone(sim)
+        await sim.settle(SEEN_TO + MINUTE)
+        job = sim.job_of("p")
+        sim.slurm.books.answers = False
+        if hides == "accounting":
+            await away(sim, (job, "CANCELLED"))
+            sim.start()
+            await asyncio.sleep(4 * MINUTE)
+        else:
+            unseen = sim.slurm.faults.add(
+                Fault(pattern="slurm/|jobs|job/|conf|ping", kind=Kind.STATUS, times=0)
+            )
+            await asyncio.sleep(MINUTE)
+            sim.slurm.end(job, "CANCELLED")
+            await asyncio.sleep(HOUR)
+            sim.slurm.faults.remove(unseen)
+            await asyncio.sleep(4 * MINUTE)
+        assert running(sim, "p")
+        await sim.crash()
+        sim.slurm.books.answers = True
+        sim.start()
+        await sim.until(lambda: sim.pod("p") is None, 60.0)
+
+    play(tmp_path, scene, **ELECTED)
