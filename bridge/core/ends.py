@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from bridge.core import held
 from bridge.core.conditions import disruption, job_condition
 from bridge.core.facts import Facts, Member, Sight
-from bridge.core.model import ContainerStatus, JobRecord, Pod, SlurmNode, is_ended
+from bridge.core.model import (
+    DEADLINE_EXCEEDED,
+    ContainerStatus,
+    JobRecord,
+    Pod,
+    SlurmNode,
+    Workload,
+    is_ended,
+)
 from bridge.core.steps import Decision, DeletePod, DrainNode, EndJob, Notify, SetConditions, Step
 from bridge.core.verdict import Reason, Verdict
 from bridge.names import DISRUPTION_CONDITION, DRAIN_PREFIX
@@ -17,7 +25,7 @@ END_TEXT = "job {job} ended ({state}) before the pod was bound"
 SIGTERM_EXIT, SIGKILL_EXIT = 128 + 15, 128 + 9
 OUT_OF_MEMORY = 253  # the "signal" by which slurmctld knows an OUT_OF_MEMORY job (measured with 26.05)
 # Why a pod failed, when no container's exit code tells: SIGTERM for an eviction, SIGXCPU for a deadline.
-SIGNALS: Mapping[str, int] = {"Evicted": 15, "DeadlineExceeded": 24}
+SIGNALS: Mapping[str, int] = {"Evicted": 15, DEADLINE_EXCEEDED: 24}
 ORDINARY_ENDS = frozenset(
     {"CANCELLED", "TIMEOUT", "PREEMPTED"}
 )  # by a person or a rule, however many at once
@@ -191,11 +199,20 @@ class Exit:
     note: str = ""
 
 
-def exit_of(pods: Sequence[Pod]) -> Exit:
+def exit_of(pods: Sequence[Pod], workload: Workload | None = None) -> Exit:
     """Success, or how the first pod that failed did; a pod that a person deleted counts as cancelled.
 
-    Where kubelet or the control plane ended a pod, the status is the signal that Slurm's users know for it.
+    Where kubelet or the control plane ended a pod, the status is the signal that Slurm's users know for it. The
+    controller of `workload` ends its pods at a deadline as a person would: by a delete.
     """
+    how = _exit_of(pods)
+    if how.status is not None or workload is None or not workload.overdue or any(map(taken_away, pods)):
+        return how
+    owner = f"{workload.kind} {workload.namespace}/{workload.name}"
+    return Exit(SIGNALS[DEADLINE_EXCEEDED], f"{owner}: {DEADLINE_EXCEEDED}: {workload.overdue}")
+
+
+def _exit_of(pods: Sequence[Pod]) -> Exit:
     for pod in pods:
         if pod.phase == "Succeeded":
             continue

@@ -85,7 +85,7 @@ def wind_down(facts: Facts) -> Decision:
         if ran
         else f"pods of {facts.group.key} were deleted before they started"
     )
-    how = exit_of(ran) if ran else Exit(None)
+    how = exit_of(ran, facts.group.workload) if ran else Exit(None)
     said = how.note or next(filter(None, map(taken_away, ran)), "")
     note = "; ".join(filter(None, (facts.spec.comment if facts.spec else "", said))) if said else ""
     silent = [m for m in facts.members if m.pod not in stranded and not m.told_dead]

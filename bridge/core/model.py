@@ -156,6 +156,9 @@ class Node:
         return self.ready and not self.cordoned
 
 
+DEADLINE_EXCEEDED = "DeadlineExceeded"  # the reason of a pod or Job that was ended at activeDeadlineSeconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The object that owns pods (a Job for now); its annotations count for them."""
@@ -166,6 +169,7 @@ class Workload:
     uid: Uid
     annotations: Mapping[str, str] = field(default_factory=dict)
     active_deadline: int | None = None  # seconds
+    overdue: str = ""  # why its controller ends its pods at that deadline; "" = it doesn't
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,10 +139,15 @@ class WorkloadSpecView(Struct, rename="camel"):
     active_deadline_seconds: int | None = None
 
 
+class WorkloadStatusView(Struct):
+    conditions: list[ConditionView] | None = None
+
+
 class WorkloadView(Struct):
     metadata: MetaView
     kind: str = ""
     spec: WorkloadSpecView | None = None
+    status: WorkloadStatusView | None = None
 
 
 class ListMetaView(Struct, rename={"version": "resourceVersion", "more": "continue"}):

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from bridge.core.model import (
+    DEADLINE_EXCEEDED,
     Condition,
     Container,
     ContainerStatus,
@@ -251,7 +252,14 @@ def _workload(view: WorkloadView, kind: str = "Job") -> Workload:
         uid=Uid(meta.uid or OFFLINE_UID),
         annotations=_words(meta.annotations),
         active_deadline=view.spec.active_deadline_seconds if view.spec else None,
+        overdue=next(filter(None, map(_overdue, (view.status and view.status.conditions) or ())), ""),
     )
+
+
+def _overdue(shown: ConditionView) -> str:
+    """The Job controller says FailureTarget first, since 1.31, and Failed when the pods have gone."""
+    late = shown.status == "True" and shown.reason == DEADLINE_EXCEEDED
+    return shown.message or DEADLINE_EXCEEDED if late and shown.type in ("FailureTarget", "Failed") else ""
 
 
 # --- bytes ----------------------------------------------------------------------------------------
