@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from bridge.core.model import JobId, JobRecord, States, is_ended
-from bridge.errors import BridgeError, NotFound
+from bridge.errors import BridgeError
 from bridge.slurm.client import SlurmClient
 
 PER_SECOND: Final = 50.0  # reads
@@ -101,9 +101,9 @@ class Census:
             pause = 1.0 / PER_SECOND
             try:
                 self._learn(job, await self._client.job(job))
-            except NotFound:
-                self._learn(job, None)
-            except BridgeError as error:
+            except (
+                BridgeError
+            ) as error:  # also that there is no such job: as long as it is listed, that says nothing
                 log.warning("job %d could not be read, and is tried again: %s", job, error)
                 pause = RETRY
             except Exception:
@@ -111,9 +111,9 @@ class Census:
                 pause = RETRY
             await self._sleep(pause)
 
-    def _learn(self, job: JobId, record: JobRecord | None) -> None:
+    def _learn(self, job: JobId, record: JobRecord) -> None:
         if self._unread.pop(job, self._ended.pop(job, None)) is not None:
-            if record is not None and record.mark is not None:
+            if record.mark is not None:
                 self.ours.add(job)
                 self._found(record)
             else:

@@ -305,7 +305,9 @@ class Reads:
             self.denied.discard(job)
             done = True
         except NotFound:
-            done = True  # no evidence against a pod; a poll that lists it with another state asks again
+            done = (
+                covers is None
+            )  # of one that is listed it says nothing: asked again, else nobody ever reads it
             news = covers is None and job not in self.denied
             if covers is None and job not in self._stale:
                 self.denied.add(job)
