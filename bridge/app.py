@@ -138,7 +138,7 @@ class Bridge:
         self._elected = not settings.cluster.leaderElect
         ids = jobid.IdRange(settings.jobs.jobIdFirst, settings.jobs.jobIdStop)
         self._store = Store(settings.cluster.schedulers, clock=monotonic)
-        self._watcher = JobWatcher(slurm, settings.slurm, ids, self._job_changed, monotonic)
+        self._watcher = JobWatcher(slurm, settings.slurm, ids, self._job_changed, monotonic, wall=wall)
         self.snapshot = Snapshot(
             self._store, self._watcher, slurm, kube, settings, cluster, monotonic=monotonic, wall=wall
         )

@@ -179,7 +179,7 @@ class Snapshot:
 
     def slurm_now(self) -> float:
         """Unix seconds by slurmctld's clock, by ours before it was asked."""
-        return self._watcher.slurm_now() or self._wall()
+        return self._watcher.slurm_now()
 
     def facts(self, key: GroupKey) -> Facts | None:
         """None for a group that is unknown or while Kubernetes has not been listed completely."""

@@ -1,7 +1,8 @@
 """What a decision about one group may look at: the READ door fills it, `core.lifecycle` reads it.
 
 Everything is a value taken at one moment. Ages are seconds on a monotonic clock; `now` is Unix seconds and used only
-for texts and back-off, `slurm_now` is slurmctld's clock, which alone is compared with the times in its records.
+for texts and back-off, `slurm_now` is slurmctld's clock, which alone is compared with the times in its records; where
+it may be wrong it is too early, never too late (`core.clock`).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from itertools import chain
 from typing import Final
 
 from bridge.config import SlurmSettings
+from bridge.core.clock import SlurmClock
 from bridge.core.jobid import IdRange
 from bridge.core.model import JobId, JobRecord, Partition, States, is_ended
 from bridge.errors import BridgeError, Busy, Denied, ProtocolError, Unreachable, trim
@@ -57,6 +58,7 @@ class JobWatcher:
         changed: Callable[[JobId], None],
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.pace = 1.0
         self.polls = 0  # complete polls so far
@@ -64,7 +66,7 @@ class JobWatcher:
         self.healthy = False  # the last cycle succeeded
         self.problem = "Slurm has not been asked yet"  # "" while healthy
         self._client, self._settings, self._ids = client, settings, ids
-        self._changed, self._now, self._sleep = changed, monotonic, sleep
+        self._changed, self._now, self._sleep, self._wall = changed, monotonic, sleep, wall
         self._followed: dict[JobId, int] = {}  # outside of our range, and since when, as Reads stamps it
         self._states: dict[JobId, States] = {}
         self._stamp = 0  # of the question of the last complete poll, as Reads stamps them
@@ -76,7 +78,7 @@ class JobWatcher:
         self._reconnect = False
         self._ask_ping = False
         self._fresh_since = -math.inf  # when polls went on after a gap, or under a new boot
-        self._slurm_ahead = 0.0  # what to add to our monotonic clock to get slurmctld's
+        self._clock: SlurmClock | None = None  # None: not asked yet
         self._caught_up = math.inf  # when nobody waits any longer for reads of the first poll
         self._contested = False  # some job, of whomever, waits for room
         self._costs: deque[float] = deque((0.0, 0.0), maxlen=2)
@@ -161,8 +163,8 @@ class JobWatcher:
         return self._now() - self._fresh_since
 
     def slurm_now(self) -> float:
-        """slurmctld's clock, to a second; 0.0 before it was asked. The wall clock of this machine may jump."""
-        return self._now() + self._slurm_ahead if self._slurm_ahead else 0.0
+        """Unix seconds by slurmctld's clock, by ours before it was asked; neither may jump, see `core.clock`."""
+        return self._now() + self._clock.earliest if self._clock is not None else self._wall()
 
     def catching_up(self) -> bool:
         """Jobs of the first poll have not all been read, and there was time for a few hundred of them at most."""
@@ -285,7 +287,7 @@ class JobWatcher:
         """True: another boot than the last we saw."""
         boot = await self._client.boot_time()
         self._boot_looked = self._now()
-        self._slurm_ahead = self._client.slurm_time - self._boot_looked
+        self._set_clock(self._client.slurm_time - self._boot_looked)
         if self._held != self._client.rights.held:
             self._held = self._client.rights.held
             log.warning(self._client.rights.note() or "the bridge numbers its jobs itself again")
@@ -295,6 +297,14 @@ class JobWatcher:
         self._booted = self._now()
         log.warning("slurmctld has started anew (boot time %.0f, was %.0f)", boot, before)
         return True
+
+    def _set_clock(self, ahead: float) -> None:
+        before = self._clock or SlurmClock(self._wall() - self._boot_looked)
+        self._clock = before.told(ahead, self._boot_looked)
+        if self._clock.other is not None and self._clock.since == self._boot_looked:
+            log.warning(
+                "slurmctld's clock has jumped by %.0f s, or ours: the earlier counts", ahead - before.ahead
+            )
 
     def _publish(self, asked: float, ours: dict[JobId, States], booted: bool) -> None:
         """No await in here: nobody sees half of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from bridge import names
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import play, running
 from tests.sim.test_vanished import forget
+from tests.worlds.slurm_faults import Fault, Kind
 
 LIMIT = "slurmjob.slinky.slurm.net/timelimit"
 
@@ -136,6 +138,53 @@ def test_a_job_that_slurmctld_loses_goes_on_with_the_rest_of_its_limit(
         assert running(sim, "p") is extended
         await sim.settle(6 * 60.0)
         assert not running(sim, "p")
+
+    play(tmp_path, scene)
+
+
+def a_day_ahead(body: bytes) -> bytes:
+    told = json.loads(body)
+    told["slurm_conf_meta"]["LastUpdate"] += 86400
+    return json.dumps(told).encode()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_clock_of_slurmctld_that_jumps_ahead_for_half_a_minute_ends_nobody(
+    tmp_path: Path, restarted: bool
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        names = [f"p{i}" for i in range(20)]
+        for name in names:
+            sim.create(name, gpus=1, annotations={LIMIT: "600"})
+        await sim.until(lambda: all(running(sim, name) for name in names), 30.0)
+        await sim.settle(60.0)
+        sim.slurm.faults.add(Fault(pattern="GET conf", kind=Kind.EDIT, edit=a_day_ahead, times=30))
+        if restarted:
+            await sim.crash()
+            sim.start()
+        await sim.settle(120.0)
+        assert all(running(sim, name) for name in names)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("seconds", [-86400.0, 86400.0])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_clock_of_the_bridges_machine_that_jumps_moves_no_limit(
+    tmp_path: Path, seconds: float, restarted: bool
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        sim.create("p", annotations={LIMIT: "10"})
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        sim.jump = seconds
+        if restarted:
+            await sim.crash()
+            sim.start()
+        await sim.settle(9 * 60.0)
+        assert running(sim, "p")
+        await sim.until(lambda: not running(sim, "p"), 2 * 60.0)
 
     play(tmp_path, scene)
 
