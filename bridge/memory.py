@@ -103,6 +103,8 @@ class Memory:
             self._granted_at.setdefault(job, self._clock())
             self._ran_under[job] = boot
             if record is not None and record.nodes:
+                if job not in self._first_nodes and record.mark is not None:
+                    self.claimed(record.mark.group)  # also where the answer to the claim was lost
                 self._first_nodes.setdefault(job, record.nodes)
                 if self._nodes.get(job, record.nodes) != record.nodes:  # placed anew: so is everybody's time
                     self._granted_at[job] = self._clock()

@@ -65,6 +65,7 @@ class Snapshot:
         self._settings = settings
         self._monotonic = monotonic
         self._wall = wall
+        self.slurm_now = watcher.slurm_now  # Unix seconds by slurmctld's clock, by ours before it was asked
         self._limits = Limits(
             bind_timeout=settings.placement.bindTimeout,
             death_margin=settings.placement.deathMargin,
@@ -97,7 +98,7 @@ class Snapshot:
             clock=monotonic,
             slurm_now=self.slurm_now,
             catching_up=watcher.catching_up,
-            denied=watcher.denied,
+            jobs_of=lambda uid: self.roster.jobs_of(uid),
         )
         self._inherited = Inherited(store.pods, watcher, self.ids, cluster)
         self.roster = Roster(store, lambda: watcher.records, self.memory, self._inherited, wall)
@@ -177,10 +178,6 @@ class Snapshot:
         self.nodes()
         return found + [f"nodes: {text}; neither is used" for text in self._duplicates]
 
-    def slurm_now(self) -> float:
-        """Unix seconds by slurmctld's clock, by ours before it was asked."""
-        return self._watcher.slurm_now()
-
     def facts(self, key: GroupKey) -> Facts | None:
         """None for a group that is unknown or while Kubernetes has not been listed completely."""
         uids = self.roster.members(key)
@@ -251,6 +248,7 @@ class Snapshot:
             stuck=self.memory.barred(key, self._limits.bind_timeout),
             granted_age=min((*granted, self._watcher.fresh_for())) if granted else 0.0,
             busy=busy,
+            wanted=self.ledger.wanted(uids),
             room=self.roster.on_their_way() < self._settings.placement.ungatedLimit,
             catching_up=self._watcher.catching_up(),
             limits=self._limits,

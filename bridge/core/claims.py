@@ -3,7 +3,8 @@
 The claim asks for exactly the pod's nodes, at once or not at all, ahead of whatever waits. It reuses the vanished job's
 id where we chose it: should that job exist after all, Slurm itself refuses a second one, so there are never two. Only
 when Slurm says several times that others hold the nodes is the pod ended; any other answer leaves it where it is.
-Where Slurm numbers our jobs the claim goes through the queue, ahead of everybody, and has a minute to start.
+Where Slurm numbers our jobs, or another pod of ours waits for the place, the claim goes through the queue, ahead of
+everybody, and has a minute to start.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 
 from bridge.core import devices, held
 from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.ends import drains, end_doubles, end_pods, recalled, restarted
+from bridge.core.ends import drains, end_doubles, end_pods, evidence, recalled, restarted
 from bridge.core.facts import ClaimRefused, Facts, Member, Sight
 from bridge.core.ledger import holding
 from bridge.core.limits import rest, resumed
@@ -61,7 +62,8 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     verdict = Verdict(Reason.JOB_ABSENT, text)
     told = () if facts.boot_grace and refused is None else _tell(facts, running, text)
     fresh = refused is not None and refused.age < FRESH
-    if refused is not None and refused.taken >= REFUSALS and fresh and not facts.boot_grace:
+    settled = not (facts.boot_grace or facts.wanted)
+    if refused is not None and refused.taken >= REFUSALS and fresh and settled:
         lost = f"job {sight.id} vanished from Slurm, and others hold its place now: {refused.text}"
         return end_pods(facts, running, _gone(sight), Verdict(Reason.JOB_ENDED, lost))
     if refused is not None and refused.age < (pause := _pause(facts, refused)):
@@ -74,6 +76,9 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         first = held.onward(facts, [m.pod for m in running], best, end_doubles(facts, best))
         if first is not None:
             return first
+        claimed = best.read if best.polled and best.read is not None and best.read.required else None
+        if claimed is not None and (waits := evidence(facts, claimed, ())) is not None:
+            return end_pods(facts, running, claimed, waits)
         astray = tuple(
             EndJob(id=s.id, wait_status=None, why="it holds nodes where none of its pods is")
             for s in under_way
@@ -88,7 +93,8 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     if facts.spec is None or not nodes or job is None:
         return Decision(verdict=verdict, steps=told, again=PAUSE)
     spec = resumed(pinned(facts.spec, nodes), left)
-    step = SubmitJob(id=job, spec=spec, immediate=not spec.user)
+    # What is wanted for another pod of ours is given back, and would go to whoever is first in the queue.
+    step = SubmitJob(id=job, spec=spec, immediate=not (spec.user or facts.wanted))
     return Decision(verdict=verdict, steps=(*told, step), again=2.0)
 
 

@@ -229,6 +229,7 @@ class Facts:
     room: bool = True  # another pod may be un-gated now
     catching_up: bool = False  # jobs that ended before this process began have not been read yet
     busy: Mapping[JobId, Busy] = field(default_factory=dict)  # grants whose GPUs others may still use
+    wanted: bool = False  # a grant of ours waits for devices that its pods use
     takeovers: Mapping[JobId, tuple[Step, ...] | Verdict] = field(
         default_factory=dict
     )  # labelled jobs without a mark of ours: what becomes of them, or why they are left alone

@@ -215,6 +215,30 @@ def test_what_slurm_said_minutes_ago_costs_no_pod_its_place() -> None:
     assert not [s for s in look(claim_refused=replace(busy(3), age=61.0)).steps if isinstance(s, DeletePod)]
 
 
+def test_a_place_that_is_held_for_another_pod_of_ours_is_claimed_through_the_queue_and_never_given_up() -> (
+    None
+):
+    """That grant is given back, and what comes free goes to whoever is first in the queue."""
+    left = sight(record(FIRST, "FAILED"))
+    assert not claimed(look(wanted=True)).immediate
+    assert not claimed(look(sights=(left,), claim_refused=busy(3), wanted=True)).immediate
+
+
+@pytest.mark.parametrize(
+    ("reason", "waited", "ends"),
+    [("Resources", 61.0, True), ("Resources", 30.0, False), ("Licenses", 61.0, False)],
+)
+def test_a_claim_under_another_id_that_waits_because_others_hold_the_place_ends_the_pod(
+    reason: str, waited: float, ends: bool
+) -> None:
+    required = (SlurmNode("n1"),)
+    waits = record(
+        FAST, "PENDING", nodes=(), gres=(), reason=reason, required=required, submitted=NOW - waited
+    )
+    decision = look(sights=(sight(record(FIRST, "FAILED")), sight(waits)), claim_refused=busy(1))
+    assert any(isinstance(s, DeletePod) for s in decision.steps) is ends
+
+
 # --- time limits ----------------------------------------------------------------------------------
 
 LIMITED = replace(SPEC, user_limit=60, time_limit=62)
