@@ -142,6 +142,24 @@ def test_a_job_that_slurmctld_loses_goes_on_with_the_rest_of_its_limit(
     play(tmp_path, scene)
 
 
+def test_a_pod_with_a_short_limit_goes_elsewhere_when_the_gpus_that_it_was_granted_do_not_come_free(
+    tmp_path: Path,
+) -> None:
+    """Its grants end before `deviceWait`, and Slurm would give it the same node again and again."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        sim.create("lingers", gpus=8, grace=1800)
+        await sim.until(lambda: running(sim, "lingers"), 5.0)
+        sim.slurm.end(sim.job_of("lingers"), "CANCELLED")
+        await sim.settle(2.0)
+        sim.create("p", gpus=1, annotations={LIMIT: "1"})
+        await sim.until(lambda: running(sim, "p"), 180.0)
+        assert sim.pod("lingers") is not None
+
+    play(tmp_path, scene, dying=1.0)
+
+
 def a_day_ahead(body: bytes) -> bytes:
     told = json.loads(body)
     told["slurm_conf_meta"]["LastUpdate"] += 86400
