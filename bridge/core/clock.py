@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DRIFT = 5.0  # seconds that count at once: answers take a while, and clocks are set right by as much
+DRIFT = 5.0  # seconds that count at once: clocks are set right by as much
 STOOD = 60.0  # seconds that a larger step must stand before the later time counts
 
 
@@ -26,10 +26,10 @@ class SlurmClock:
         """What to reckon with, as `ahead`."""
         return self.ahead if self.other is None else min(self.ahead, self.other)
 
-    def told(self, ahead: float, at: float) -> SlurmClock:
-        """It was so far ahead, `at` that moment."""
-        if abs(ahead - self.ahead) <= DRIFT:
-            return SlurmClock(ahead)
+    def told(self, ahead: float, at: float, took: float = 0.0) -> SlurmClock:
+        """It was so far ahead, `at` that moment, or up to `took` seconds before: so long the answer took."""
+        if -DRIFT <= self.ahead - ahead <= DRIFT + took:
+            return SlurmClock(ahead if took < DRIFT else self.ahead)
         if self.other is None or abs(ahead - self.other) > DRIFT:
             return SlurmClock(self.ahead, ahead, at)
         if at - self.since >= STOOD:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from itertools import zip_longest
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 from bridge.config import SlurmSettings
@@ -80,8 +80,21 @@ class Reads:
 
     # --- news -------------------------------------------------------------------------------------
 
+    def unlisted(self, ours: Mapping[JobId, States], stamp: int) -> list[JobId]:
+        """Those that the last poll listed, or that were read since, and that this one, of `stamp`, does not list."""
+        read = (
+            job for job in self._settled if job not in self._states and self.begun.get(job, stamp) < stamp
+        )
+        return [job for job in chain(self._states, read) if job not in ours]
+
     def polled(
-        self, ours: Mapping[JobId, States], *, first: bool, booted: bool, contested: bool = False
+        self,
+        ours: Mapping[JobId, States],
+        vanished: Iterable[JobId],
+        *,
+        first: bool,
+        booted: bool,
+        contested: bool = False,
     ) -> list[JobId]:
         """A complete poll. Returns the jobs with a new state that a record covers already: no read will tell.
 
@@ -105,8 +118,8 @@ class Reads:
             self._background.update((job, None) for job in self._by_turns(ours))
         if booted:
             self._background.update((job, None) for job, states in ours.items() if not is_ended(states))
-        for job in [job for job in self._settled if job not in ours and job in before]:
-            del self._settled[job]
+        for job in vanished:  # should it be listed again, it is another job
+            self._settled.pop(job, None)
             self._untold.discard(job)
         self._note_waiting(ours)
         self._note_running(ours if contested and self._graces.given() else {})
@@ -297,10 +310,11 @@ class Reads:
         covers = self._reading[job] = self._states.get(job)
         begun, asked = self.stamp(), self._now()
         news = done = False
+        read: JobRecord | None = None
         try:
-            record = await self._client.job(job)
-            news = self.records.get(job) != record
-            self.records[job] = record
+            read = await self._client.job(job)
+            news = self.records.get(job) != read
+            self.records[job] = read
             self.begun[job], self.asked[job] = begun, asked
             self.denied.discard(job)
             done = True
@@ -323,7 +337,6 @@ class Reads:
             self._retry[job] = self._now() + RETRY
             return
         self._first.discard(job)
-        read = self.records.get(job)
         if covers is not None:
             self._settled[job] = covers
         elif read is not None:

@@ -267,27 +267,29 @@ class JobWatcher:
         }
         due = asked - self._boot_looked >= BOOT_INTERVAL
         booted = False
-        if due or self._failures or not self.polls or self._takes_back(ours):
+        vanished = [job for job in self._reads.unlisted(ours, stamp) if job in self or job in followed]
+        if due or self._failures or not self.polls or self._takes_back(ours, vanished):
             booted = await self._look_at_boot()
         self._stamp = stamp
-        self._publish(asked, ours, booted)
+        self._publish(asked, ours, vanished, booted)
         if self._client.rights.held:
             others = {job: states for job, states in everything.items() if job not in self._ids}
             self._census.count(others, asked, booted=booted)
         self._recovered()
 
-    def _takes_back(self, ours: Mapping[JobId, States]) -> bool:
-        """Of the last poll, and of jobs that are new in this one and known by an answer to our own request."""
-        records = self._reads.records
-        noted = ((job, records[job].states) for job in ours.keys() - self._states.keys() if job in records)
+    def _takes_back(self, ours: Mapping[JobId, States], vanished: Iterable[JobId]) -> bool:
+        """Of the last poll, and of jobs that it didn't show and that an answer to our own request did."""
+        records, new = self._reads.records, ours.keys() - self._states.keys()
+        noted = ((job, records[job].states) for job in chain(new, vanished) if job in records)
         known = chain(self._states.items(), noted)
         return any(_backwards(before, ours.get(job)) for job, before in known)
 
     async def _look_at_boot(self) -> bool:
         """True: another boot than the last we saw."""
+        asked = self._now()
         boot = await self._client.boot_time()
         self._boot_looked = self._now()
-        self._set_clock(self._client.slurm_time - self._boot_looked)
+        self._set_clock(self._client.slurm_time - self._boot_looked, self._boot_looked - asked)
         if self._held != self._client.rights.held:
             self._held = self._client.rights.held
             log.warning(self._client.rights.note() or "the bridge numbers its jobs itself again")
@@ -298,22 +300,23 @@ class JobWatcher:
         log.warning("slurmctld has started anew (boot time %.0f, was %.0f)", boot, before)
         return True
 
-    def _set_clock(self, ahead: float) -> None:
+    def _set_clock(self, ahead: float, took: float) -> None:
         before = self._clock or SlurmClock(self._wall() - self._boot_looked)
-        self._clock = before.told(ahead, self._boot_looked)
+        self._clock = before.told(ahead, self._boot_looked, took)
         if self._clock.other is not None and self._clock.since == self._boot_looked:
             log.warning(
                 "slurmctld's clock has jumped by %.0f s, or ours: the earlier counts", ahead - before.ahead
             )
 
-    def _publish(self, asked: float, ours: dict[JobId, States], booted: bool) -> None:
+    def _publish(
+        self, asked: float, ours: dict[JobId, States], vanished: Iterable[JobId], booted: bool
+    ) -> None:
         """No await in here: nobody sees half of it."""
         before, first = self._states, not self.polls
         if first:
             self._caught_up = self._now() + CATCH_UP
         if asked - self._asked > self._settings.freshness or booted:
             self._fresh_since = asked
-        vanished = [job for job in before if job not in ours]
         self._archive.polled(ours, vanished, asked - self._asked)
         self._states = ours
         self._asked = asked
@@ -330,7 +333,7 @@ class JobWatcher:
                     self._reads.forget(job)  # Slurm may have given its id to another
             elif self._now() - since > KEPT_RECORDS:
                 self.forget(job)
-        covered = self._reads.polled(ours, first=first, booted=booted, contested=self._contested)
+        covered = self._reads.polled(ours, vanished, first=first, booted=booted, contested=self._contested)
         for job in ours if first else [*vanished, *covered]:
             self._tell(job)
 

@@ -36,3 +36,8 @@ def test_of_a_clock_that_was_set_back_the_earlier_time_counts_at_once() -> None:
     assert clock.earliest == 1000.0 - DAY
     assert clock.told(1000.0, 3.0).earliest == 1000.0
     assert clock.told(1000.0 - DAY, STOOD).told(1000.0, STOOD + 1.0).earliest == 1000.0 - DAY
+
+
+def test_an_answer_that_takes_long_is_no_step() -> None:
+    assert OURS.told(970.0, 30.0, 30.0) == OURS
+    assert OURS.told(970.0, 30.0).earliest == 970.0
