@@ -144,7 +144,8 @@ def _upkeep(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Ste
         if member.pod.node and label != str(record.id) and disputed is None:
             gpus = member.pod.annotations.get(GPUS_ANNOTATION, "")
             steps.append(Release(pod=member.pod, job=record.id, node=member.pod.node, gpus=gpus))
-        wanted = [c for c in (scheduled_repair(member.pod, facts.slurm_now),) if c is not None]
+        bound = max(facts.slurm_now, record.started)  # a clock that is in doubt is too early
+        wanted = [c for c in (scheduled_repair(member.pod, bound),) if c is not None]
         shown = job_condition(record, facts.now, note=told(facts, record))
         if member.pod.condition(JOB_CONDITION) is not None and worth_writing(member.pod, shown, facts.now):
             wanted.append(shown)
