@@ -241,6 +241,7 @@ class Snapshot:
             recallable=self._watcher.recallable(labelled),
             recalled=self._watcher.recalled(labelled),
             drained=self.memory.drained(),
+            ran=self.memory.ran(key),
             claim_refused=self.memory.claim(key),
             moved=frozenset(job for job in sights if self.memory.moved(job, self._watcher.records.get(job))),
             trouble=self.memory.lasting_trouble(key, PATIENCE),

@@ -51,7 +51,7 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         return end_pods(facts, running, *end)
     if unasked:
         return _unheard(facts, running, sight.id)
-    left = rest(facts, sight.record)
+    left = rest(facts, facts.ran or sight.record)
     certain = sight.states is None or facts.claim_refused is not None
     if left is not None and left <= 0 and certain and not facts.boot_grace:
         over = f"job {sight.id} is no longer in Slurm, and the time limit of the pod is over"

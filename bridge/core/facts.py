@@ -217,6 +217,7 @@ class Facts:
         default_factory=dict
     )  # not listed; may have ended unseen, and Slurm's accounting has not told yet: why, or "" = it is being asked
     recalled: Mapping[JobId, JobRecord] = field(default_factory=dict)  # what it said of such
+    ran: JobRecord | None = None  # the last that this process has read of a job of the group that held nodes
     claim_refused: ClaimRefused | None = None  # what it said when the place of a vanished job was asked for
     drained: frozenset[SlurmNode] = frozenset()  # by this process
     moved: frozenset[JobId] = frozenset()  # hold other nodes than when this process first saw them granted

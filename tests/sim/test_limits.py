@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge import names
+from bridge.core.model import SlurmNode
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import play, running
 from tests.sim.test_vanished import forget
@@ -140,6 +141,23 @@ def test_a_job_that_slurmctld_loses_goes_on_with_the_rest_of_its_limit(
         assert not running(sim, "p")
 
     play(tmp_path, scene)
+
+
+def test_a_pod_whose_claims_are_refused_ends_at_its_limit_all_the_same(tmp_path: Path) -> None:
+    """Each leaves a record under the id that it asked for, the first under that of the job that vanished."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        sim.create("p", annotations={LIMIT: "10"})
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        whole = sim.slurm.nodes[SlurmNode("n1")]
+        sim.slurm.set_node(replace(whole, drained=True))
+        forget(sim, sim.job_of("p"))
+        await sim.settle(9 * 60.0)
+        assert running(sim, "p")
+        await sim.until(lambda: not running(sim, "p"), 4 * 60.0)
+
+    play(tmp_path, scene, nodes=1)
 
 
 def test_a_pod_with_a_short_limit_goes_elsewhere_when_the_gpus_that_it_was_granted_do_not_come_free(
