@@ -22,13 +22,13 @@ from itertools import chain
 from typing import Final
 
 from bridge.config import SlurmSettings
-from bridge.core.clock import SlurmClock
 from bridge.core.jobid import IdRange
 from bridge.core.model import JobId, JobRecord, Partition, States, is_ended
 from bridge.errors import BridgeError, Busy, Denied, ProtocolError, Unreachable, trim
 from bridge.slurm.archive import Archive
 from bridge.slurm.census import FORGETFUL, Census
 from bridge.slurm.client import SlurmClient
+from bridge.slurm.clock import Clock
 from bridge.slurm.graces import Graces
 from bridge.slurm.pause import Pause
 from bridge.slurm.reads import Reads
@@ -66,7 +66,7 @@ class JobWatcher:
         self.healthy = False  # the last cycle succeeded
         self.problem = "Slurm has not been asked yet"  # "" while healthy
         self._client, self._settings, self._ids = client, settings, ids
-        self._changed, self._now, self._sleep, self._wall = changed, monotonic, sleep, wall
+        self._changed, self._now, self._sleep = changed, monotonic, sleep
         self._followed: dict[JobId, int] = {}  # outside of our range, and since when, as Reads stamps it
         self._states: dict[JobId, States] = {}
         self._stamp = 0  # of the question of the last complete poll, as Reads stamps them
@@ -78,7 +78,7 @@ class JobWatcher:
         self._reconnect = False
         self._ask_ping = False
         self._fresh_since = -math.inf  # when polls went on after a gap, or under a new boot
-        self._clock: SlurmClock | None = None  # None: not asked yet
+        self._clock = Clock(monotonic, wall)
         self._caught_up = math.inf  # when nobody waits any longer for reads of the first poll
         self._contested = False  # some job, of whomever, waits for room
         self._costs: deque[float] = deque((0.0, 0.0), maxlen=2)
@@ -164,7 +164,7 @@ class JobWatcher:
 
     def slurm_now(self) -> float:
         """Unix seconds by slurmctld's clock, by ours before it was asked; neither may jump, see `core.clock`."""
-        return self._now() + self._clock.earliest if self._clock is not None else self._wall()
+        return self._clock.now()
 
     def catching_up(self) -> bool:
         """Jobs of the first poll have not all been read, and there was time for a few hundred of them at most."""
@@ -289,7 +289,7 @@ class JobWatcher:
         asked = self._now()
         boot = await self._client.boot_time()
         self._boot_looked = self._now()
-        self._set_clock(self._client.slurm_time - self._boot_looked, self._boot_looked - asked)
+        self._clock.told(self._client.slurm_time, asked)
         if self._held != self._client.rights.held:
             self._held = self._client.rights.held
             log.warning(self._client.rights.note() or "the bridge numbers its jobs itself again")
@@ -299,14 +299,6 @@ class JobWatcher:
         self._booted = self._now()
         log.warning("slurmctld has started anew (boot time %.0f, was %.0f)", boot, before)
         return True
-
-    def _set_clock(self, ahead: float, took: float) -> None:
-        before = self._clock or SlurmClock(self._wall() - self._boot_looked)
-        self._clock = before.told(ahead, self._boot_looked, took)
-        if self._clock.other is not None and self._clock.since == self._boot_looked:
-            log.warning(
-                "slurmctld's clock has jumped by %.0f s, or ours: the earlier counts", ahead - before.ahead
-            )
 
     def _publish(
         self, asked: float, ours: dict[JobId, States], vanished: Iterable[JobId], booted: bool
