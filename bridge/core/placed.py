@@ -166,6 +166,9 @@ def _over_limit(facts: Facts, record: JobRecord) -> Verdict | None:
     end = user_end(facts, record)
     if end is None or facts.slurm_now < end:
         return None
+    if "RUNNING" not in record.states:
+        text = f"job {record.id} still waits for the pod's place, and the time limit of the pod is over"
+        return Verdict(Reason.TIME_LIMIT, text)
     minutes = round((end - record.started) / 60)
     if early := told(facts, record):
         return Verdict(Reason.TIME_LIMIT, f"job {record.id} is about to reach its time limit: {early}")
