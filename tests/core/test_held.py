@@ -12,7 +12,7 @@ from bridge.core.attempt import Attempt
 from bridge.core.facts import Facts, Sight
 from bridge.core.lifecycle import decide
 from bridge.core.model import JobId, JobRecord, Pod, SlurmNode
-from bridge.core.steps import DeletePod, EndJob, NameJob, SubmitHeld, Unhold
+from bridge.core.steps import DeletePod, EndJob, NameJob, Prioritize, SubmitHeld, Unhold
 from bridge.core.verdict import Reason
 from bridge.names import JOB_ID_LABEL, SUBMITTED_ANNOTATION
 from tests.core.build import NOW, SPEC, bound, mark, pod, record, vanished
@@ -75,7 +75,10 @@ def test_a_named_job_is_released() -> None:
 
 def test_it_is_released_with_the_priority_that_was_asked_for() -> None:
     spec = replace(SPEC, priority=7)
-    assert decide(facts(named(N1), sights=(waits(N1),), spec=spec)).steps == (Unhold(id=N1, priority=7),)
+    assert decide(facts(named(N1), sights=(waits(N1),), spec=spec)).steps == (
+        Unhold(id=N1),
+        Prioritize(id=N1, priority=7),
+    )
 
 
 def test_of_two_held_jobs_the_lowest_is_named_before_the_other_is_ended() -> None:
@@ -140,13 +143,34 @@ def test_a_claim_is_named_and_goes_before_everybody() -> None:
     decision = decide(facts(one, sights=sights, denied=frozenset({N1})))
     assert decision.steps == (
         NameJob(pod=one, job=N2, submitted=SUBMITTED),
-        Unhold(id=N2, priority=held.FIRST),
+        Unhold(id=N2),
+        Prioritize(id=N2, priority=held.FIRST),
     )
 
 
 def test_a_claim_that_was_named_and_not_released_is_released() -> None:
     decision = decide(facts(sits(N2), sights=(waits(N2, required=(SlurmNode("n1"),)),)))
-    assert decision.steps == (Unhold(id=N2, priority=held.FIRST),)
+    assert decision.steps == (Unhold(id=N2), Prioritize(id=N2, priority=held.FIRST))
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"), [(4294901000, True), (held.FIRST, False), (0, False), (None, False)]
+)
+def test_a_claim_that_was_released_without_its_priority_gets_it(given: int | None, missing: bool) -> None:
+    claim = waits(N2, "Priority", required=(SlurmNode("n1"),), priority=given, submitted=NOW - 3000)
+    steps = decide(facts(sits(N2, NOW - 3000), sights=(claim,))).steps
+    assert (Prioritize(id=N2, priority=held.FIRST) in steps) is missing
+
+
+@pytest.mark.parametrize(("age", "missing"), [(5, True), (601, False)])
+def test_so_does_a_waiting_job_while_it_is_young_enough_for_no_person_to_have_changed_it(
+    age: int, missing: bool
+) -> None:
+    spec, waiting = replace(SPEC, priority=7), waits(N1, "Priority", priority=100, submitted=NOW - age)
+    steps = decide(facts(named(N1, NOW - age), sights=(waiting,), spec=spec)).steps
+    assert (Prioritize(id=N1, priority=7) in steps) is missing
+    unasked = decide(facts(named(N1, NOW - age), sights=(waiting,))).steps
+    assert not any(isinstance(step, Prioritize) for step in unasked)
 
 
 @pytest.mark.parametrize(

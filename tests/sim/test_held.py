@@ -17,7 +17,7 @@ from bridge.core.orphans import Listing
 from tests.sim import test_story as story
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import running
-from tests.sim.test_vanished import forget, node_of
+from tests.sim.test_vanished import alone, forget, node_of
 from tests.worlds.slurm_cluster import WorldJob
 from tests.worlds.slurm_faults import Fault, Kind
 
@@ -305,6 +305,46 @@ def test_a_priority_is_given_when_the_job_is_released(tmp_path: Path) -> None:
         sim.start()
         uid = sim.create("p", annotations={"slurmjob.slinky.slurm.net/priority": "77"})
         await sim.until(lambda: sim.jobs_of(uid) and only(sim.jobs_of(uid)).priority == 77, 10.0)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("write", range(1, 9))
+def test_a_crash_at_any_write_costs_neither_a_job_its_priority_nor_a_pod_its_place(
+    tmp_path: Path, write: int
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        kept, _ = await alone(sim, "p", gpus=8)
+        await sim.crash()
+        forget(sim, sim.job_of("p"))
+        first, *_ = [sim.slurm.native(gpus=8) for _ in range(3)]
+        sim.kill_at_write = write
+        sim.start()
+        uid = sim.create("q", annotations={"slurmjob.slinky.slurm.net/priority": "77"}, gpus=8)
+        await sim.until(lambda: not sim.up(), 5.0)
+        sim.start()
+        await sim.until(lambda: sim.jobs_of(uid) and only(sim.jobs_of(uid)).priority == 77, 20.0)
+        sim.slurm.end(first.id, "COMPLETED")
+        await sim.settle(120.0)
+        assert running(sim, "p")
+        assert only(sim.jobs_of(kept)).nodes == ("n1",)
+
+    play(tmp_path, scene, nodes=1, bootGrace=30.0)
+
+
+def test_an_administrator_may_change_the_priority_of_a_job_that_waits(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.held = True
+        sim.start()
+        uid = sim.create("p", annotations={"slurmjob.slinky.slurm.net/priority": "77"})
+        await sim.settle(660.0)
+        job = only(sim.jobs_of(uid))
+        sim.slurm.set_priority(job.id, 5)
+        await sim.crash()
+        sim.start()
+        await sim.settle(120.0)
+        assert only(sim.jobs_of(uid)).priority == 5
 
     play(tmp_path, scene)
 
