@@ -199,6 +199,7 @@ class Facts:
     )  # submits of ours that may still turn out to have been carried out
     held: bool = False  # Slurm numbers our jobs: ids below are those that carry our mark (core.held)
     unknown: bool = False  # so numbered, a job of this group may exist that nobody has read yet
+    surveyed: bool = True  # so numbered, every job that the last poll lists has been read
     sights: Mapping[JobId, Sight] = field(default_factory=dict)  # listed or read ids of every attempt so far
     nodes: Mapping[SlurmNode, Node] = field(default_factory=dict)  # Kubernetes twins
     poll_age: float = NEVER  # since the last complete state poll began

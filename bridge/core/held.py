@@ -47,16 +47,26 @@ def _outdated(pod: Pod, sight: Sight | None) -> bool:
 
 
 def disputed(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> JobId | None:
-    """Another job that a pod names, and that may be alive: the name is the lock, and is not written over."""
+    """Another job that a pod names, and that may be alive: the name is the lock, and is not written over.
+
+    But for the job that the pod has run on all the time: a list that lacked it has let another be named.
+    """
     for pod in pods if facts.held else ():
         other = label_of(pod)
         if other in (None, record.id) or other in facts.denied:
             continue
         sight = facts.sights.get(other)
         known = sight.read if sight is not None and not _outdated(pod, sight) else None
-        if known is None or (facts.owns(known) and not is_ended(known.states)):
+        if known is None:
+            return other
+        if facts.owns(known) and not is_ended(known.states) and since(record) >= since(known):
             return other
     return None
+
+
+def since(record: JobRecord) -> tuple[bool, float, JobId]:
+    """Of two live jobs of one group on its node: which had it first. One that waits holds nothing."""
+    return "PENDING" in record.states, record.started, record.id
 
 
 def submit(facts: Facts, spec: JobSpec, told: Sequence[Step] = ()) -> Decision:

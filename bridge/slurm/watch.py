@@ -120,7 +120,7 @@ class JobWatcher:
         return self._now() - self._reads.asked.get(job, -math.inf)
 
     def denied(self, jobs: Iterable[JobId]) -> frozenset[JobId]:
-        """Those that are not in the last complete poll, and of which Slurm said so when it was asked for them lately."""
+        """Those that are not in the last complete poll, and of which Slurm, asked for them lately, said so."""
         return frozenset(filter(self._reads.denied, jobs))
 
     def recalled(self, jobs: Iterable[JobId]) -> Mapping[JobId, JobRecord]:

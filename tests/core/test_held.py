@@ -189,6 +189,37 @@ def test_a_claim_that_waits_costs_the_pod_only_if_others_hold_the_place(
     assert any(isinstance(step, DeletePod) for step in decision.steps) is ends
 
 
+def test_before_that_the_job_whose_place_it_claims_is_asked_for_again_and_every_listed_job_read() -> None:
+    claim = waits(N2, "Resources", required=(SlurmNode("n1"),), submitted=NOW - 61)
+    sights = (vanished(N1, record(N1, "RUNNING")), claim)
+    asked = decide(facts(sits(N2, NOW - 61), sights=sights))
+    assert (asked.steps, asked.reads) == ((), (N1,))
+    unread = decide(facts(sits(N2, NOW - 61), sights=sights, denied=frozenset({N1}), surveyed=False))
+    assert (unread.steps, unread.again) == ((), held.LOOK)
+    denied = decide(facts(sits(N2, NOW - 61), sights=sights, denied=frozenset({N1})))
+    assert any(isinstance(step, DeletePod) for step in denied.steps)
+
+
+@pytest.mark.parametrize("states", ["PENDING", "RUNNING"])
+@pytest.mark.parametrize("again", [N2, JobId(12)], ids=["a higher number", "a lower number"])
+def test_a_running_job_that_lists_lacked_for_a_while_is_named_again_before_its_claim_is_ended(
+    states: str, again: JobId
+) -> None:
+    one, ran = sits(again), seen(record(N1, "RUNNING", submitted=NOW - 400, started=NOW - 399))
+    claim = seen(record(again, states, reason="Resources", required=(SlurmNode("n1"),)))
+    name, end, *_ = decide(facts(one, sights=(ran, claim), boot_age=10.0)).steps
+    assert name == NameJob(pod=one, job=N1, submitted=NOW - 400)
+    assert isinstance(end, EndJob)
+    assert end.id == again
+
+
+def test_nothing_is_named_in_place_of_a_job_that_nobody_has_read() -> None:
+    ran = seen(record(N1, "RUNNING", submitted=NOW - 400, started=NOW - 399))
+    unread = Sight(id=N2, states=frozenset({"RUNNING"}), record=None)
+    decision = decide(facts(sits(N2), sights=(ran, unread), current=frozenset({N1, N2})))
+    assert (decision.steps, decision.reads) == ((), (N2,))
+
+
 def test_a_claim_that_is_known_from_our_own_submit_only_costs_nothing() -> None:
     claim = waits(N2, "", required=(SlurmNode("n1"),), submitted=0.0)
     assert not decide(facts(bound(N2), sights=(claim,))).steps

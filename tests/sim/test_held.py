@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,55 @@ def test_the_place_of_a_vanished_job_that_others_took_costs_the_pod_after_a_minu
         await sim.until(lambda: sim.pod("p") is None, 60.0)
 
     play(tmp_path, scene, bootGrace=30.0)
+
+
+@asynccontextmanager
+async def lying(sim: Simulation, job: JobId) -> AsyncIterator[None]:
+    """Lists lack that job, and asked for it slurmctld says that it has none."""
+
+    def without(raw: bytes) -> bytes:
+        body = json.loads(raw)
+        body["jobs"] = [one for one in body["jobs"] if one["job_id"] != str(job)]
+        return json.dumps(body).encode()
+
+    serve = sim.slurm.serve
+
+    async def denies(method: str, path: str, headers: dict[str, str], raw: bytes) -> tuple[int, str, bytes]:
+        if method == "GET" and path.endswith(f"/job/{job}"):
+            raw, path = b"", path.removesuffix(str(job)) + "999999"
+        return await serve(method, path, headers, raw)
+
+    fault = sim.slurm.faults.add(Fault(pattern="jobs/state", kind=Kind.EDIT, edit=without, times=0))
+    sim.slurm.serve = denies  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        sim.slurm.faults.remove(fault)
+        sim.slurm.serve = serve  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("seconds", [0.6, 20.0, 60.0])
+@pytest.mark.parametrize("others", [1, 200])
+@pytest.mark.parametrize("gpus", [8, 2], ids=["for whose place a claim waits", "beside which a claim runs"])
+def test_a_job_that_slurm_denies_for_a_while_is_its_pods_again_and_its_claim_is_ended(
+    tmp_path: Path, seconds: float, others: int, gpus: int
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        uid, _ = await alone(sim, gpus=gpus)
+        job = sim.job_of("p")
+        for _ in range(others):
+            sim.slurm.native(gpus=8)
+        await sim.settle(20.0)
+        async with lying(sim, job):
+            await asyncio.sleep(seconds)
+        await asyncio.sleep(
+            100.0
+        )  # no settling: that there were two live jobs is what the witness has to say
+        assert running(sim, "p")
+        assert sim.job_of("p") == only(sim.jobs_of(uid)).id == job
+
+    play(tmp_path, scene, nodes=1)
 
 
 def test_an_id_that_slurm_gives_to_another_after_a_crash_costs_no_pod(tmp_path: Path) -> None:
