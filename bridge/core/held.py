@@ -49,7 +49,7 @@ def _outdated(pod: Pod, sight: Sight | None) -> bool:
 def disputed(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> JobId | None:
     """Another job that a pod names, and that may be alive: the name is the lock, and is not written over.
 
-    But for the job that the pod has run on all the time: a list that lacked it has let another be named.
+    But for a claim's, where the job whose place it claims is here after all.
     """
     for pod in pods if facts.held else ():
         other = label_of(pod)
@@ -59,14 +59,15 @@ def disputed(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> JobId | No
         known = sight.read if sight is not None and not _outdated(pod, sight) else None
         if known is None:
             return other
-        if facts.owns(known) and not is_ended(known.states) and since(record) >= since(known):
+        if facts.owns(known) and not is_ended(known.states) and not yields(facts, known, record):
             return other
     return None
 
 
-def since(record: JobRecord) -> tuple[bool, float, JobId]:
-    """Of two live jobs of one group on its node: which had it first. One that waits holds nothing."""
-    return "PENDING" in record.states, record.started, record.id
+def yields(facts: Facts, claim: JobRecord, ran: JobRecord) -> bool:
+    """Was the one named for a pod that has had the other all the time, while a list lacked that one?"""
+    waits, began_later = "PENDING" in claim.states, (ran.started, ran.id) < (claim.started, claim.id)
+    return "PENDING" not in ran.states and (waits or (facts.claims(claim) and began_later))
 
 
 def submit(facts: Facts, spec: JobSpec, told: Sequence[Step] = ()) -> Decision:

@@ -117,9 +117,10 @@ def _job_of(facts: Facts, running: list[Member]) -> Sight | None:
         labelled = facts.sights.get(job, Sight(id=job, states=None, record=None))
         if labelled.never_ran:
             continue  # what a refused claim left under that id
-        if labelled.live and labelled.id in facts.current and ran:
-            # What is named may be a claim of its place, made while a list lacked it.
-            return facts.sights[min(ran, key=held.since).id]
+        if labelled.live and labelled.id in facts.current and (named := labelled.record) is not None:
+            before = [one for one in ran if held.yields(facts, named, one)]
+            if before:
+                return facts.sights[min(before, key=lambda one: one.started).id]
         if labelled.states is None and (alive or (live and refused)):
             continue  # somebody edited the label; or an earlier attempt's job, come back to life, is all that is left
         if job in facts.current:

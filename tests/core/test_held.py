@@ -217,7 +217,16 @@ def test_nothing_is_named_in_place_of_a_job_that_nobody_has_read() -> None:
     ran = seen(record(N1, "RUNNING", submitted=NOW - 400, started=NOW - 399))
     unread = Sight(id=N2, states=frozenset({"RUNNING"}), record=None)
     decision = decide(facts(sits(N2), sights=(ran, unread), current=frozenset({N1, N2})))
-    assert (decision.steps, decision.reads) == ((), (N2,))
+    assert not decision.steps
+
+
+def test_a_double_that_comes_back_is_no_running_pods_job_because_it_is_older() -> None:
+    """A list lacked it before the pod was bound, and another was submitted: that one's devices are in use."""
+    back = seen(record(N1, "RUNNING", submitted=NOW - 400, started=NOW - 399))
+    steps = decide(facts(sits(N2), sights=(back, seen(record(N2, "RUNNING"))))).steps
+    (end,) = (step for step in steps if isinstance(step, EndJob))
+    assert end.id == N1
+    assert not any(isinstance(step, NameJob) for step in steps)
 
 
 def test_a_claim_that_is_known_from_our_own_submit_only_costs_nothing() -> None:
