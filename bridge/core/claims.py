@@ -71,7 +71,7 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     under_way = [s for s in mine if s.live and facts.owns(s.record)]
     if under_way:
         best = min(under_way, key=lambda one: one.rank)
-        first = held.onward(facts, [m.pod for m in running], best, end_doubles(facts, best))
+        first = held.onward(facts, [m.pod for m in running], best, end_doubles(facts, best, idle=True))
         if first is not None:
             return first
         astray = tuple(

@@ -55,7 +55,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
             else alone(facts, running, sight.id)
         )
     pods = [m.pod for m in running]
-    if (first := held.onward(facts, pods, sight, end_doubles(facts, sight))) is not None:
+    if (first := held.onward(facts, pods, sight, end_doubles(facts, sight, idle=True))) is not None:
         return first
     ended = evidence(facts, record, pods)
     if ended is not None and not sight.polled:
