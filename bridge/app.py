@@ -219,6 +219,8 @@ class Bridge:
         hooks = Hooks(
             self._watcher.__contains__,
             ledger,
+            chosen=ids,
+            cluster=cluster,
             hint=self._watcher.hint,
             job=slurm.job,
             there=grants.there,

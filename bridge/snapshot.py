@@ -189,10 +189,8 @@ class Snapshot:
         pods = [m.pod for m in members]
         number = attempts.of_group(Group(key=key, pods=tuple(pods)), at_least=self._attempted(key))
         spec, refusal, group = self._translator.job(key, members, number)
-        first = max(0, number.number - EARLIER_ATTEMPTS)
-        probes = [
-            jobid.candidates(self.ids, self.cluster, key.uid, n) for n in range(first, number.number + 1)
-        ]
+        attempted = range(max(0, number.number - EARLIER_ATTEMPTS), number.number + 1)
+        probes = [jobid.candidates(self.ids, self.cluster, key.uid, n) for n in attempted]
         takeovers = self._inherited.takeovers(pods, self.nodes())
         marked = self._inherited.of_group(key)
         seen = self._sights(
@@ -225,6 +223,7 @@ class Snapshot:
             doubted=self._doubted((job for ids in probes for job in ids), sights),
             held=numbered,
             unknown=numbered and self._unknown(key, sights),
+            surveyed=not numbered or self._watcher.unknown_for() <= self._watcher.age(),
             sights=sights,
             takeovers=takeovers,
             nodes=self.nodes(),

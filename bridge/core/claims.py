@@ -21,7 +21,7 @@ from bridge.core.model import JobId, JobRecord, JobSpec, Pod, SlurmNode
 from bridge.core.steps import Decision, DrainNode, EndJob, SetConditions, Step, SubmitJob
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError
-from bridge.names import DRAIN_PREFIX, SUBMITTED_ANNOTATION
+from bridge.names import DRAIN_PREFIX
 
 PAUSE, LONGEST = 15.0, 120.0  # seconds between two claims; longer each time, but where the next may decide
 FRESH = 60.0  # seconds: an older refusal says nothing of today
@@ -73,7 +73,7 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     under_way = [s for s in mine if s.live and facts.owns(s.record)]
     if under_way:
         best = min(under_way, key=lambda one: one.rank)
-        first = held.onward(facts, [m.pod for m in running], best, end_doubles(facts, best))
+        first = held.onward(facts, [m.pod for m in running], best, end_doubles(facts, best, idle=True))
         if first is not None:
             return first
         claimed = best.read if best.polled and best.read is not None and best.read.required else None
@@ -140,12 +140,10 @@ def _pause(facts: Facts, refused: ClaimRefused) -> float:
 
 
 def _anew(facts: Facts, record: JobRecord, pod: Pod) -> bool:
-    """A claim of ours (the Go project requires nodes as well, as candidates), or a start that slurmctld had lost."""
-    chosen = record.id == facts.fast_id or record.id in facts.probes
-    ours = chosen or (facts.held and SUBMITTED_ANNOTATION in pod.annotations)
+    """A claim, or a start that slurmctld had lost."""
     # slurmctld came up since the binding: a start that is later is another one, whichever boot undid the first.
     skew = 0.0 if pod.bound_at < facts.booted else CLOCK_SKEW
-    return (bool(record.required) and ours) or restarted(facts, record, pod, skew)
+    return facts.claims(record) or restarted(facts, record, pod, skew)
 
 
 def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:

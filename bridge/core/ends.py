@@ -183,9 +183,13 @@ def drains(
     return tuple(DrainNode(node=n, reason=reason, away=twins.get(n), needed=needed) for n in new)
 
 
-def end_doubles(facts: Facts, keep: Sight) -> tuple[Step, ...]:
-    """A group has one live job. Others of ours (an earlier attempt, a late submit) hold nodes for nobody."""
-    doubles = (s for s in facts.sights.values() if s.live and s.id != keep.id and facts.owns(s.record))
+def end_doubles(facts: Facts, keep: Sight, *, idle: bool = False) -> tuple[Step, ...]:
+    """A group has one live job. Others of ours (an earlier attempt, a late submit) hold nodes for nobody.
+
+    `idle`: only those that hold none. What another leaves, the next in the queue gets, so `keep` must be there first.
+    """
+    others = (s for s in facts.sights.values() if s.live and s.id != keep.id and facts.owns(s.record))
+    doubles = (s for s in others if not idle or s.record is None or not s.record.nodes)
     return tuple(
         EndJob(id=s.id, wait_status=None, why=f"job {keep.id} holds the pod already") for s in doubles
     )

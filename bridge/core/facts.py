@@ -26,6 +26,7 @@ from bridge.core.model import (
 )
 from bridge.core.steps import Step
 from bridge.core.verdict import Verdict
+from bridge.names import SUBMITTED_ANNOTATION
 
 NEVER = float("inf")
 PATIENCE = 10.0  # seconds without progress before a waiting pod says why
@@ -199,6 +200,7 @@ class Facts:
     )  # submits of ours that may still turn out to have been carried out
     held: bool = False  # Slurm numbers our jobs: ids below are those that carry our mark (core.held)
     unknown: bool = False  # so numbered, a job of this group may exist that nobody has read yet
+    surveyed: bool = True  # so numbered, every job that the last poll lists has been read
     sights: Mapping[JobId, Sight] = field(default_factory=dict)  # listed or read ids of every attempt so far
     nodes: Mapping[SlurmNode, Node] = field(default_factory=dict)  # Kubernetes twins
     poll_age: float = NEVER  # since the last complete state poll began
@@ -260,6 +262,13 @@ class Facts:
         """The mark names this cluster and this very group: name and namespace alone would match a successor."""
         mark = record.mark if record else None
         return mark is not None and mark.cluster == self.cluster and mark.group == self.group.key
+
+    def claims(self, record: JobRecord) -> bool:
+        """A job of ours that asks, or asked, for the place of pods that run. The Go project requires nodes as well, as
+        candidates."""
+        chosen = record.id == self.fast_id or record.id in self.probes
+        noted = self.held and any(SUBMITTED_ANNOTATION in member.pod.annotations for member in self.members)
+        return bool(record.required) and (chosen or noted)
 
     @property
     def slurm_fresh(self) -> bool:

@@ -274,8 +274,9 @@ def _lost(picture: Picture, pod: Pod) -> bool:
 
 
 def _limit_near(picture: Picture, job: JobRecord) -> bool:
-    """Slurm's end of a running job is its limit."""
-    ahead = (job.mark.grace if job.mark else 0) + picture.limit_margin + MINUTE
+    """Slurm's end of a running job is its limit. While one waited for the place of a pod, that pod ran."""
+    waited = job.started - job.submitted if job.required else 0.0
+    ahead = (job.mark.grace if job.mark else 0) + picture.limit_margin + MINUTE + waited
     return bool(job.ended) and picture.now >= job.ended - ahead
 
 
@@ -366,14 +367,11 @@ ALL: Final = (*STANDING, *MOVING, converged, quiet)
 
 def _told(jobs: list[JobRecord]) -> str:
     """Jobs as a person wants to read them."""
-    return (
-        "; ".join(
-            f"job {job.id} {'+'.join(sorted(job.states))}"
-            + (f" on {','.join(job.nodes)}" if job.nodes else "")
-            for job in dict.fromkeys(jobs)
-        )
-        or "it has none"
+    told = (
+        f"job {job.id} {'+'.join(sorted(job.states))}" + (f" on {','.join(job.nodes)}" if job.nodes else "")
+        for job in dict.fromkeys(jobs)
     )
+    return "; ".join(told) or "it has none"
 
 
 def _holders(pods: list[Pod]) -> str:

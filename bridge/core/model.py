@@ -235,6 +235,7 @@ class JobRecord:
     partition: str = ""
     qos: str = ""
     time_limit: int | None = None  # minutes; None = unlimited or not set
+    priority: int | None = None  # 0 = held; None = not told
     excluded: tuple[SlurmNode, ...] = ()  # nodes that the job must not get
     exit_code: int = 0
     exit_signal: int = 0

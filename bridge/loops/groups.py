@@ -28,6 +28,7 @@ from bridge.core.steps import (
     DrainNode,
     EndJob,
     Nominate,
+    Prioritize,
     Release,
     Step,
     SubmitHeld,
@@ -237,6 +238,8 @@ class GroupsLoop:
             self._numbered(key, step, answer)
         if isinstance(step, Unhold) and (known := self._watcher.records.get(step.id)) is not None:
             self._watcher.note(replace(known, reason=""))
+        if isinstance(step, Prioritize) and (known := self._watcher.records.get(step.id)) is not None:
+            self._watcher.note(replace(known, priority=step.priority))
         if isinstance(step, UpdateExclusions) and (known := self._watcher.records.get(step.id)) is not None:
             self._watcher.note(replace(known, excluded=step.excluded))
         if isinstance(step, AdoptJob) and (known := self._watcher.records.get(step.id)) is not None:

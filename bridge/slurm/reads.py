@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from itertools import chain, zip_longest
 from typing import Any, Final
@@ -33,6 +34,7 @@ LOOKS_PER_GRACE: Final = 4.0  # so many looks at a running job in the grace time
 IDLE: Final = 0.25  # seconds until the next question whether a running job is due
 SAME_JOB_INTERVAL: Final = 1.0  # seconds between two looks at one waiting job
 RETRY: Final = 1.0  # seconds before a failed read is tried again
+DENIAL: Final = 30.0  # seconds: what Slurm said it didn't have so long ago it is asked for anew
 
 log = logging.getLogger("bridge.slurm")
 
@@ -52,7 +54,7 @@ class Reads:
         self.records: dict[JobId, JobRecord] = {}
         self.begun: dict[JobId, int] = {}  # stamp of the question that each record answers
         self.asked: dict[JobId, float] = {}  # monotonic time of the same question
-        self.denied: set[JobId] = set()  # not listed, and Slurm said so when it was asked for them
+        self._denied: dict[JobId, float] = {}  # not listed, and when Slurm, asked for them, said so
         self._stamps = 0
         self._client, self._told, self._graces = client, told, graces
         self._now, self._sleep = monotonic, sleep
@@ -123,7 +125,8 @@ class Reads:
             self._untold.discard(job)
         self._note_waiting(ours)
         self._note_running(ours if contested and self._graces.given() else {})
-        self.denied -= ours.keys()
+        for job in self._denied.keys() & ours.keys():
+            del self._denied[job]
         for job in [job for job, due in self._retry.items() if due <= self._now()]:
             del self._retry[job]
             self._ask(job, self._urgent)
@@ -176,12 +179,16 @@ class Reads:
             f" {grace:.0f} s may be over by then; give their partitions or QOS at least {2 * round_:.0f} s"
         )
 
+    def denied(self, job: JobId) -> bool:
+        """Not listed, and Slurm, asked for it lately, has none."""
+        return self._now() - self._denied.get(job, -math.inf) < DENIAL
+
     def note(self, record: JobRecord) -> None:
         """A record from elsewhere, as good as a read of ours."""
         self.records[record.id] = record
         self.begun[record.id] = self.stamp()
         self.asked[record.id] = self._now()
-        self.denied.discard(record.id)
+        self._denied.pop(record.id, None)
         self._first.discard(record.id)
         self._settled[record.id] = record.states
         self._urgent.pop(record.id, None)
@@ -202,7 +209,7 @@ class Reads:
 
     def recant(self, job: JobId) -> None:
         """That Slurm denied this job no longer counts, nor will it if the answer is still under way."""
-        self.denied.discard(job)
+        self._denied.pop(job, None)
         if job in self._reading:
             self._stale.add(job)
 
@@ -211,7 +218,7 @@ class Reads:
         self.records.pop(job, None)
         self.begun.pop(job, None)
         self.asked.pop(job, None)
-        self.denied.discard(job)
+        self._denied.pop(job, None)
         self._first.discard(job)
         self._untold.discard(job)
         self._retry.pop(job, None)
@@ -316,15 +323,14 @@ class Reads:
             news = self.records.get(job) != read
             self.records[job] = read
             self.begun[job], self.asked[job] = begun, asked
-            self.denied.discard(job)
+            self._denied.pop(job, None)
             done = True
         except NotFound:
-            done = (
-                covers is None
-            )  # of one that is listed it says nothing: asked again, else nobody ever reads it
-            news = covers is None and job not in self.denied
+            # Of one that is listed it says nothing: asked again, else nobody ever reads it.
+            done = covers is None
+            news = covers is None and not self.denied(job)
             if covers is None and job not in self._stale:
-                self.denied.add(job)
+                self._denied[job] = asked
         except BridgeError as error:
             log.debug("job %d could not be read: %s", job, error)
         except Exception:

@@ -122,8 +122,8 @@ class JobWatcher:
         return self._now() - self._reads.asked.get(job, -math.inf)
 
     def denied(self, jobs: Iterable[JobId]) -> frozenset[JobId]:
-        """Those that are not in the last complete poll, and of which Slurm said so when it was asked for them."""
-        return frozenset(self._reads.denied.intersection(jobs)) if self._reads.denied else frozenset()
+        """Those that are not in the last complete poll, and of which Slurm, asked for them lately, said so."""
+        return frozenset(filter(self._reads.denied, jobs))
 
     def recalled(self, jobs: Iterable[JobId]) -> Mapping[JobId, JobRecord]:
         """What Slurm's accounting has of those that slurmctld doesn't list, as far as it was asked."""

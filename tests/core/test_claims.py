@@ -309,3 +309,31 @@ def test_a_claim_for_the_rest_of_a_limit_ends_its_pod_where_the_limit_does(passe
     decision = placed_for(60.0, sights=(sight(again),))
     assert any(isinstance(s, DeletePod) for s in decision.steps) is ends
     assert "no more than" not in decision.verdict.text
+
+
+@pytest.mark.parametrize(("passed", "ends"), [(119.0, False), (121.0, True)])
+@pytest.mark.parametrize("state", ["PENDING", "FAILED"])
+def test_a_claim_that_has_no_place_yet_ends_its_pod_where_the_limit_does(
+    state: str, passed: float, ends: bool
+) -> None:
+    """Two minutes were left, and two are on top; slurmctld said no, or makes it wait."""
+    again = record(
+        FIRST, state, submitted=NOW - passed, time_limit=4, required=(SlurmNode("n1"),), reason="Licenses"
+    )
+    decision = placed_for(60.0, sights=(sight(again),), claim_refused=busy(0))
+    assert any(isinstance(s, DeletePod) for s in decision.steps) is ends
+    assert (decision.verdict.reason == Reason.TIME_LIMIT) is ends
+
+
+def test_a_claim_that_waited_before_it_ran_ends_its_pod_no_later_for_that() -> None:
+    started = NOW - 30
+    again = record(
+        FIRST,
+        "RUNNING",
+        submitted=NOW - 121,
+        started=started,
+        ended=started + 4 * 60,
+        time_limit=4,
+        required=(SlurmNode("n1"),),
+    )
+    assert any(isinstance(s, DeletePod) for s in placed_for(60.0, sights=(sight(again),)).steps)

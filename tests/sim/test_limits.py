@@ -12,7 +12,7 @@ from bridge import names
 from bridge.core.model import SlurmNode
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import play, running
-from tests.sim.test_vanished import forget
+from tests.sim.test_vanished import forget, node_of
 from tests.worlds.slurm_faults import Fault, Kind
 
 LIMIT = "slurmjob.slinky.slurm.net/timelimit"
@@ -223,6 +223,37 @@ def test_a_clock_of_the_bridges_machine_that_jumps_moves_no_limit(
         await sim.until(lambda: not running(sim, "p"), 2 * 60.0)
 
     play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("way", "opens"),
+    [
+        ("at once or not at all", False),
+        *((way, opens) for way in ("as another user", "numbered by Slurm") for opens in (False, True)),
+    ],
+)
+def test_a_pod_that_waits_for_its_lost_place_ends_at_its_time_limit(
+    tmp_path: Path, way: str, opens: bool
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        user = {"slurmjob.slinky.slurm.net/user-id": "bob"} if way == "as another user" else {}
+        sim.slurm.asker = "alice" if way == "numbered by Slurm" else "slurm"
+        sim.start()
+        sim.create("p", annotations={LIMIT: "30"} | user)
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        await sim.settle(10 * 60.0)
+        whole = sim.slurm.nodes[SlurmNode(node_of(sim, "p"))]
+        sim.slurm.set_node(type(whole)(whole.name, drained=True))
+        forget(sim, sim.job_of("p"))
+        await sim.settle(14 * 60.0)
+        if opens:
+            sim.slurm.set_node(whole)
+        await sim.settle(5 * 60.0)
+        assert running(sim, "p")
+        assert bool(sim.slurm.jobs[sim.job_of("p")].nodes) is opens
+        await sim.until(lambda: sim.pod("p") is None, 3 * 60.0)
+
+    play(tmp_path, scene, jobIds="held" if way == "numbered by Slurm" else "chosen")
 
 
 def told(sim: Simulation) -> str:
