@@ -19,6 +19,7 @@ import uvicorn
 from bridge.apply import Ending, WriteDoor
 from bridge.config import Settings
 from bridge.core import jobid
+from bridge.core.lease import LeaseRecord
 from bridge.core.model import JobId
 from bridge.errors import BridgeError, ConfigError, TransientError
 from bridge.grants import Grants
@@ -51,6 +52,7 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.completion import Completion
 from bridge.slurm.watch import JobWatcher
 from bridge.snapshot import Snapshot
+from bridge.watched import Watched
 from bridge.web.app import App
 from bridge.web.extender import Extender
 from bridge.web.hooks import Hooks
@@ -136,7 +138,7 @@ class Bridge:
         self._elected = not settings.cluster.leaderElect
         ids = jobid.IdRange(settings.jobs.jobIdFirst, settings.jobs.jobIdStop)
         self._store = Store(settings.cluster.schedulers, clock=monotonic)
-        self._watcher = JobWatcher(slurm, settings.slurm, ids, self._job_changed, monotonic)
+        self._watcher = JobWatcher(slurm, settings.slurm, ids, self._job_changed, monotonic, wall=wall)
         self.snapshot = Snapshot(
             self._store, self._watcher, slurm, kube, settings, cluster, monotonic=monotonic, wall=wall
         )
@@ -151,6 +153,7 @@ class Bridge:
             numbered=lambda job: job not in ids,
         )
         namespace = settings.cluster.leaseNamespace
+        self._watched = Watched(self._watcher, self.snapshot.memory, lambda: self.leading)
         guard = self._guard = Guard(
             jobs=self.snapshot.roster.placed,
             nodes=lambda: len(self._store.nodes),
@@ -160,7 +163,14 @@ class Bridge:
             wall=wall,
         )
         self._leader = Leader(
-            kube, namespace, COMPONENT, identity, seen=guard.lease_seen, clock=monotonic, now=wall
+            kube,
+            namespace,
+            COMPONENT,
+            identity,
+            seen=self._lease_seen,
+            tell=self._watched.told,
+            clock=monotonic,
+            now=wall,
         )
         self._groups = GroupsLoop(
             self.snapshot,
@@ -209,6 +219,8 @@ class Bridge:
         hooks = Hooks(
             self._watcher.__contains__,
             ledger,
+            chosen=ids,
+            cluster=cluster,
             hint=self._watcher.hint,
             job=slurm.job,
             there=grants.there,
@@ -219,6 +231,10 @@ class Bridge:
     @property
     def leading(self) -> bool:
         return self._elected or self._leader.leading
+
+    def _lease_seen(self, record: LeaseRecord) -> None:
+        self._guard.lease_seen(record)
+        self._watched.lease_seen(record)
 
     def _ends(self) -> list[str]:
         note = self._completion.note() if self._completion is not None else ""

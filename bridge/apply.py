@@ -24,6 +24,7 @@ from bridge.core.steps import (
     NameJob,
     Nominate,
     Notify,
+    Prioritize,
     Release,
     SetConditions,
     Step,
@@ -50,7 +51,7 @@ from bridge.names import (
 from bridge.slurm.client import SlurmClient
 
 log = logger("apply")
-INTO_SLURM = SubmitJob | SubmitHeld | Unhold | UpdateExclusions | AdoptJob | EndJob | DrainNode
+INTO_SLURM = SubmitJob | SubmitHeld | Unhold | Prioritize | UpdateExclusions | AdoptJob | EndJob | DrainNode
 
 
 class Ending(Protocol):
@@ -115,8 +116,10 @@ class WriteDoor:
                     annotations={SUBMITTED_ANNOTATION: f"{submitted:.0f}"},
                     version=pod.version,
                 )
-            case Unhold(id=job, priority=priority):
-                await self._slurm.unhold(job, priority)
+            case Unhold(id=job):
+                await self._slurm.unhold(job)
+            case Prioritize(id=job, priority=priority):
+                await self._slurm.update_priority(job, priority)
             case UpdateExclusions(id=job, excluded=excluded):
                 await self._slurm.update_excluded(job, excluded)
             case AdoptJob(id=job, mark=mark):

@@ -164,8 +164,8 @@ class PlacementSettings(_Group):
     deviceWait: float = Field(
         900.0,
         gt=0,
-        description="Seconds that a grant waits while the last holder of its GPUs is not known dead; then it is given "
-        "back, the node is excluded, we try again.",
+        description="Seconds that a grant waits while the last holder of its GPUs is not known dead, or less if the "
+        "pod's time limit is over by then; then it is given back, the node is excluded, we try again.",
     )
     maxAttempts: int = Field(20, ge=1, description="Lost grants after which a pod waits for a person.")
     workers: int = Field(16, ge=1, description="Groups decided at once.")

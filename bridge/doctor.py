@@ -23,10 +23,9 @@ from bridge.core.checkup import Finding, SlurmNodeRecord, SlurmSetup, span
 from bridge.core.jobid import IdRange
 from bridge.core.lease import LeaseRecord
 from bridge.core.model import JobId, JobRecord, Pod, States, is_ended
-from bridge.core.orphans import CLOCK_SKEW
 from bridge.core.picture import Picture
 from bridge.core.report import Invariant, Report, Waiting
-from bridge.core.takeover import label_of
+from bridge.core.takeover import CLOCK_SKEW, label_of
 from bridge.core.twins import by_slurm_name
 from bridge.errors import BridgeError, Busy, Denied, NotFound, ProtocolError
 from bridge.kube import kinds

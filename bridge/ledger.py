@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from bridge.core import devices
+from bridge.core import devices, held
 from bridge.core.attempt import parse as parse_attempt
 from bridge.core.facts import Member, Sight
 from bridge.core.ghosts import ghosts
@@ -53,7 +53,7 @@ class Ledger:
     """`kube_name`: a node's name in Kubernetes, even if it is gone; `ready_for`: seconds that one has been Ready;
     `records`: of jobs; `resources`: what pods ask for that is a GPU in Slurm; `wait`: seconds that a grant may wait;
     `clock` is monotonic, `slurm_now` slurmctld's; `catching_up`: jobs that ended before we began are still unread;
-    `denied`: those of which Slurm said, when asked, that it has none.
+    `jobs_of`: live jobs of a pod's group.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Ledger:
         clock: Callable[[], float],
         slurm_now: Callable[[], float],
         catching_up: Callable[[], bool],
-        denied: Callable[[Iterable[JobId]], Collection[JobId]],
+        jobs_of: Callable[[Uid], Iterable[JobId]],
     ) -> None:
         self._store = store
         self._kube_name = kube_name
@@ -83,7 +83,7 @@ class Ledger:
         self._clock = clock
         self._slurm_now = slurm_now
         self._catching_up = catching_up
-        self._denied = denied
+        self._jobs_of = jobs_of
         self._began = clock()
         self._seen: set[Uid] = set()
         self._unjudged: dict[JobId, None] = {}  # jobs, ghosts of whose pods have not been looked for
@@ -292,15 +292,17 @@ class Ledger:
         return Busy(claims=found, waited=now - wait.since, overdue=overdue, homeless=homeless)
 
     def _homeless(self, uid: Uid) -> bool:
-        """A pod that is to stay, and whose job is gone, or asks for its place again: refused, or in the queue."""
+        """A pod that is to stay, and whose place is asked for again, ahead of the queue: nobody else gets it."""
         pod = self._store.pods.ours.get(uid)
-        job = label_of(pod) if pod is not None and not (pod.deleted or pod.ended) else None
-        if job is None or self._denied((job,)):
-            return job is not None
-        record = self._records().get(job)
-        if record is None or record.mark is None or uid not in record.mark.uids:
+        if pod is None or pod.deleted or pod.ended:
             return False
-        return "PENDING" in record.states or ("FAILED" in record.states and not record.nodes)
+        records = (self._records().get(job) for job in self._jobs_of(uid))
+        return any(r is not None and "PENDING" in r.states and r.reason != held.REASON for r in records)
+
+    def wanted(self, pods: Collection[Uid]) -> bool:
+        """A grant waits for devices that one of these uses."""
+        waits = (w for w in self._waits.values() if self._clock() - w.looked < LOOKED_LATELY)
+        return any(claim.holder.uid in pods for wait in waits for claim in wait.claims)
 
     def waits(self) -> list[_Wait]:
         """Longest first."""

@@ -43,6 +43,9 @@ class Memory:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.watched = (
+            0.0  # by slurmctld's clock: until then the leader before us saw Slurm; 0.0 = nobody tells
+        )
         self._first_seen: dict[GroupKey, float] = {}
         self._troubles: dict[GroupKey, tuple[str, float]] = {}  # of submits
         self._barred: dict[GroupKey, tuple[str, float]] = {}  # hand-overs that the API server refuses
@@ -68,6 +71,8 @@ class Memory:
         self._told: dict[KubeNode, float] = {}
         self._deleted_since: dict[Uid, float] = {}
         self._live: dict[GroupKey, set[JobId]] = {}  # jobs by their mark
+        # the last that was read of a job that held nodes, and its attempt
+        self._ran: dict[GroupKey, tuple[int, JobRecord]] = {}
         self._waiting: dict[JobId, str] = {}  # pending jobs of bridges → partition
         self._waiting_in: Counter[str] = Counter()
 
@@ -84,6 +89,7 @@ class Memory:
         self._troubles.pop(key, None)
         self._barred.pop(key, None)
         self._claims.pop(key, None)
+        self._ran.pop(key, None)
         self._no_fast.pop(key, None)
         self._unpadded.pop(key, None)
         self._doubts.pop(key, None)
@@ -96,10 +102,13 @@ class Memory:
         """A job changed: is it granted, does it wait?"""
         if record is not None:
             self.slurm_nodes.update(record.nodes)
+            self._note_ran(record)
         if states is not None and is_granted(states):
             self._granted_at.setdefault(job, self._clock())
             self._ran_under[job] = boot
             if record is not None and record.nodes:
+                if job not in self._first_nodes and record.mark is not None:
+                    self.claimed(record.mark.group)  # also where the answer to the claim was lost
                 self._first_nodes.setdefault(job, record.nodes)
                 if self._nodes.get(job, record.nodes) != record.nodes:  # placed anew: so is everybody's time
                     self._granted_at[job] = self._clock()
@@ -120,6 +129,20 @@ class Memory:
         if states is not None and "PENDING" in states and record is not None and record.mark is not None:
             self._waiting[job] = record.partition
             self._waiting_in[record.partition] += 1
+
+    def ran(self, key: GroupKey) -> JobRecord | None:
+        """The last that was read of a job of the group that held nodes: a claim that is refused leaves another record
+        under its id."""
+        return self._ran.get(key, (0, None))[1]
+
+    def _note_ran(self, record: JobRecord) -> None:
+        if (mark := record.mark) is None:
+            return
+        if not record.nodes or is_ended(record.states):
+            if mark.group not in self._first_seen:
+                self._ran.pop(mark.group, None)  # of pods that went before we came
+        elif mark.attempt >= self._ran.get(mark.group, (0, None))[0]:
+            self._ran[mark.group] = (mark.attempt, record)
 
     def _note_live(self, key: GroupKey, job: JobId, *, live: bool) -> None:
         jobs = self._live.setdefault(key, set())

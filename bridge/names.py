@@ -54,6 +54,9 @@ EXTENDED_DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"  # D
 CLOSE_BREAKER_ANNOTATION: Final = (
     "slinky.slurm.net/close-breaker"  # operators write anything new; the leader reads
 )
+WATCHED_ANNOTATION: Final = (
+    "slinky.slurm.net/watched-until"  # leader writes: slurmctld's time; the next one reads
+)
 
 # --- Slurm ----------------------------------------------------------------------------------------
 DRAIN_PREFIX: Final = (

@@ -87,6 +87,11 @@ class Roster:
                 continue
             yield job, mark.group
 
+    def jobs_of(self, uid: Uid) -> frozenset[JobId]:
+        """Live jobs of its group."""
+        key = self._keys.get(uid)
+        return self._memory.live_of(key) if key is not None else frozenset()
+
     def placed(self) -> int:
         """How many groups have a pod that runs on a node."""
         return len({self._keys[uid] for uid in self._on_nodes if uid in self._keys})

@@ -66,6 +66,7 @@ class Snapshot:
         self._settings = settings
         self._monotonic = monotonic
         self._wall = wall
+        self.slurm_now = watcher.slurm_now  # Unix seconds by slurmctld's clock, by ours before it was asked
         self._limits = Limits(
             bind_timeout=settings.placement.bindTimeout,
             death_margin=settings.placement.deathMargin,
@@ -98,7 +99,7 @@ class Snapshot:
             clock=monotonic,
             slurm_now=self.slurm_now,
             catching_up=watcher.catching_up,
-            denied=watcher.denied,
+            jobs_of=lambda uid: self.roster.jobs_of(uid),
         )
         self._inherited = Inherited(store.pods, watcher, self.ids, cluster)
         self.roster = Roster(store, watcher, self.memory, self._inherited, wall, cluster)
@@ -169,8 +170,7 @@ class Snapshot:
         found = []
         if not self._watcher.healthy:
             found.append(f"Slurm: {self._watcher.problem}")
-        if why := self._watcher.overdue():
-            found.append(f"preemption: {why}")
+        found += self._watcher.notes()
         if why := self._slurm.rights.note():
             found.append(f"job ids: {why}")
         if self._store.synced and (why := self.ledger.blind()):
@@ -178,10 +178,6 @@ class Snapshot:
         found += self.ledger.notes()
         self.nodes()
         return found + [f"nodes: {text}; neither is used" for text in self._duplicates]
-
-    def slurm_now(self) -> float:
-        """Unix seconds by slurmctld's clock, by ours before it was asked."""
-        return self._watcher.slurm_now() or self._wall()
 
     def facts(self, key: GroupKey) -> Facts | None:
         """None for a group that is unknown or while Kubernetes has not been listed completely."""
@@ -195,11 +191,8 @@ class Snapshot:
         number = attempts.of_group(Group(key=key, pods=tuple(pods)), at_least=self._attempted(key))
         gang = self.roster.gang(key)
         spec, refusal, group = self._translator.job(key, members, number, gang)
-        first = max(0, number.number - EARLIER_ATTEMPTS)
-        probes = [
-            jobid.candidates(self.ids, self.cluster, family_uid(key), n)
-            for n in range(first, number.number + 1)
-        ]
+        attempted = range(max(0, number.number - EARLIER_ATTEMPTS), number.number + 1)
+        probes = [jobid.candidates(self.ids, self.cluster, family_uid(key), n) for n in attempted]
         takeovers = self._inherited.takeovers(pods, self.nodes())
         marked = self._inherited.of_group(key)
         seen = self._sights(
@@ -234,6 +227,7 @@ class Snapshot:
             doubted=self._doubted((job for ids in probes for job in ids), sights),
             held=numbered,
             unknown=numbered and self._unknown(key, sights),
+            surveyed=not numbered or self._watcher.unknown_for() <= self._watcher.age(),
             sights=sights,
             takeovers=takeovers,
             nodes=self.nodes(),
@@ -242,6 +236,7 @@ class Snapshot:
             steady=self._watcher.healthy,
             boot_age=self._boot_age(),
             booted=self._watcher.boot_time,
+            watched=self.memory.watched,
             seen_running=frozenset(
                 job for job in sights if self.memory.ran_under(job, self._watcher.boot_time)
             ),
@@ -249,6 +244,7 @@ class Snapshot:
             recallable=self._watcher.recallable(labelled),
             recalled=self._watcher.recalled(labelled),
             drained=self.memory.drained(),
+            ran=self.memory.ran(key),
             claim_refused=self.memory.claim(key),
             moved=frozenset(job for job in sights if self.memory.moved(job, self._watcher.records.get(job))),
             trouble=self.memory.lasting_trouble(key, PATIENCE),
@@ -256,6 +252,7 @@ class Snapshot:
             stuck=self.memory.barred(key, self._limits.bind_timeout),
             granted_age=min((*granted, self._watcher.fresh_for())) if granted else 0.0,
             busy=busy,
+            wanted=self.ledger.wanted(uids),
             room=self.roster.on_their_way() < self._settings.placement.ungatedLimit,
             catching_up=self._watcher.catching_up(),
             limits=self._limits,

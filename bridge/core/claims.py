@@ -3,7 +3,8 @@
 The claim asks for exactly the pod's nodes, at once or not at all, ahead of whatever waits. It reuses the vanished job's
 id where we chose it: should that job exist after all, Slurm itself refuses a second one, so there are never two. Only
 when Slurm says several times that others hold the nodes is the pod ended; any other answer leaves it where it is.
-Where Slurm numbers our jobs the claim goes through the queue, ahead of everybody, and has a minute to start.
+Where Slurm numbers our jobs, or another pod of ours waits for the place, the claim goes through the queue, ahead of
+everybody, and has a minute to start.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 
 from bridge.core import devices, held
 from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.ends import end_doubles, end_pods, recalled, restarted
+from bridge.core.ends import drains, end_doubles, end_pods, evidence, recalled, restarted
 from bridge.core.facts import ClaimRefused, Facts, Member, Sight
 from bridge.core.ledger import holding
 from bridge.core.limits import rest, resumed
@@ -20,7 +21,7 @@ from bridge.core.model import JobId, JobRecord, JobSpec, Pod, SlurmNode
 from bridge.core.steps import Decision, DrainNode, EndJob, SetConditions, Step, SubmitJob
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError
-from bridge.names import DRAIN_PREFIX, SUBMITTED_ANNOTATION
+from bridge.names import DRAIN_PREFIX
 
 PAUSE, LONGEST = 15.0, 120.0  # seconds between two claims; longer each time, but where the next may decide
 FRESH = 60.0  # seconds: an older refusal says nothing of today
@@ -34,7 +35,13 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     """`sight`: the job that the pods are labelled with, and that Slurm does not have."""
     if all(member.pod.deleted for member in running):
         text = f"job {sight.id} is no longer in Slurm, and the pod is being deleted: its place is not asked for again"
-        return Decision(verdict=Verdict(Reason.DRAINING, text))
+        away = [m.pod for m in running if m.out_of_reach]
+        known = [r for r in (sight.record,) if r is not None and facts.owns(r)]
+        if away and known and sight.states is None and sight.id not in facts.denied:
+            return Decision(verdict=Verdict(Reason.DRAINING, text), reads=(sight.id,), again=2.0)
+        return Decision(
+            verdict=Verdict(Reason.DRAINING, text), steps=drains(facts, away, *known, needed=False)
+        )
     text = f"job {sight.id} is no longer in Slurm; the pod is kept and its place asked for again"
     absent = Verdict(Reason.JOB_ABSENT, text)
     unasked = (sight.id,) if sight.id in facts.recallable and sight.id not in facts.doubted else ()
@@ -43,8 +50,8 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     if (end := recalled(facts, [m.pod for m in running], sight)) is not None:
         return end_pods(facts, running, *end)
     if unasked:
-        return Decision(verdict=absent, recalls=unasked, again=2.0)
-    left = rest(facts, sight.record)
+        return _unheard(facts, running, sight.id)
+    left = rest(facts, facts.ran or sight.record)
     certain = sight.states is None or facts.claim_refused is not None
     if left is not None and left <= 0 and certain and not facts.boot_grace:
         over = f"job {sight.id} is no longer in Slurm, and the time limit of the pod is over"
@@ -55,7 +62,8 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     verdict = Verdict(Reason.JOB_ABSENT, text)
     told = () if facts.boot_grace and refused is None else _tell(facts, running, text)
     fresh = refused is not None and refused.age < FRESH
-    if refused is not None and refused.taken >= REFUSALS and fresh and not facts.boot_grace:
+    settled = not (facts.boot_grace or facts.wanted)
+    if refused is not None and refused.taken >= REFUSALS and fresh and settled:
         lost = f"job {sight.id} vanished from Slurm, and others hold its place now: {refused.text}"
         return end_pods(facts, running, _gone(sight), Verdict(Reason.JOB_ENDED, lost))
     if refused is not None and refused.age < (pause := _pause(facts, refused)):
@@ -65,9 +73,12 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     under_way = [s for s in mine if s.live and facts.owns(s.record)]
     if under_way:
         best = min(under_way, key=lambda one: one.rank)
-        first = held.onward(facts, [m.pod for m in running], best, end_doubles(facts, best))
+        first = held.onward(facts, [m.pod for m in running], best, end_doubles(facts, best, idle=True))
         if first is not None:
             return first
+        claimed = best.read if best.polled and best.read is not None and best.read.required else None
+        if claimed is not None and (waits := evidence(facts, claimed, ())) is not None:
+            return end_pods(facts, running, claimed, waits)
         astray = tuple(
             EndJob(id=s.id, wait_status=None, why="it holds nodes where none of its pods is")
             for s in under_way
@@ -82,7 +93,8 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     if facts.spec is None or not nodes or job is None:
         return Decision(verdict=verdict, steps=told, again=PAUSE)
     spec = resumed(pinned(facts.spec, nodes), left)
-    step = SubmitJob(id=job, spec=spec, immediate=not spec.user)
+    # What is wanted for another pod of ours is given back, and would go to whoever is first in the queue.
+    step = SubmitJob(id=job, spec=spec, immediate=not (spec.user or facts.wanted))
     return Decision(verdict=verdict, steps=(*told, step), again=2.0)
 
 
@@ -111,6 +123,16 @@ def miscounted(facts: Facts, running: list[Member], record: JobRecord) -> tuple[
     return tuple(steps[:1])
 
 
+def _unheard(facts: Facts, running: list[Member], job: JobId) -> Decision:
+    """Nobody is told of an answer that is on its way."""
+    text = f"job {job} is no longer in Slurm; the pod is kept, and Slurm's accounting asked first how the job ended"
+    if why := facts.recallable[job]:
+        text += f"; the accounting has not answered: {why}"
+    told = _tell(facts, running, text) if why else ()
+    verdict = Verdict(Reason.JOB_ABSENT, text)
+    return Decision(verdict=verdict, steps=told, recalls=(job,), again=10.0 if why else 2.0)
+
+
 def _pause(facts: Facts, refused: ClaimRefused) -> float:
     """Each claim that is refused uses up an id until Slurm forgets it."""
     often = refused.taken and not facts.boot_grace
@@ -118,10 +140,10 @@ def _pause(facts: Facts, refused: ClaimRefused) -> float:
 
 
 def _anew(facts: Facts, record: JobRecord, pod: Pod) -> bool:
-    """A claim of ours (the Go project requires nodes as well, as candidates), or a start that slurmctld had lost."""
-    chosen = record.id == facts.fast_id or record.id in facts.probes
-    ours = chosen or (facts.held and SUBMITTED_ANNOTATION in pod.annotations)
-    return (bool(record.required) and ours) or restarted(facts, record, pod, CLOCK_SKEW)
+    """A claim, or a start that slurmctld had lost."""
+    # slurmctld came up since the binding: a start that is later is another one, whichever boot undid the first.
+    skew = 0.0 if pod.bound_at < facts.booted else CLOCK_SKEW
+    return facts.claims(record) or restarted(facts, record, pod, skew)
 
 
 def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from bridge.core import held
 from bridge.core.conditions import disruption, job_condition
 from bridge.core.facts import Facts, Member, Sight
-from bridge.core.model import ContainerStatus, JobRecord, Pod, SlurmNode, is_ended
+from bridge.core.model import (
+    DEADLINE_EXCEEDED,
+    ContainerStatus,
+    JobRecord,
+    Pod,
+    SlurmNode,
+    Workload,
+    is_ended,
+)
 from bridge.core.steps import Decision, DeletePod, DrainNode, EndJob, Notify, SetConditions, Step
 from bridge.core.verdict import Reason, Verdict
 from bridge.names import DISRUPTION_CONDITION, DRAIN_PREFIX
@@ -17,7 +25,7 @@ END_TEXT = "job {job} ended ({state}) before the pod was bound"
 SIGTERM_EXIT, SIGKILL_EXIT = 128 + 15, 128 + 9
 OUT_OF_MEMORY = 253  # the "signal" by which slurmctld knows an OUT_OF_MEMORY job (measured with 26.05)
 # Why a pod failed, when no container's exit code tells: SIGTERM for an eviction, SIGXCPU for a deadline.
-SIGNALS: Mapping[str, int] = {"Evicted": 15, "DeadlineExceeded": 24}
+SIGNALS: Mapping[str, int] = {"Evicted": 15, DEADLINE_EXCEEDED: 24}
 ORDINARY_ENDS = frozenset(
     {"CANCELLED", "TIMEOUT", "PREEMPTED"}
 )  # by a person or a rule, however many at once
@@ -27,7 +35,7 @@ CLOCKS = 60.0  # seconds: the clocks of the API server and slurmctld differ by l
 # the bridge gives to jobs whose pods ended, or what an admin does to tidy the books (sacctmgr: COMPLETED).
 WITHDRAWN = ORDINARY_ENDS | {"NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 SECONDS = 2.0  # Slurm tells whole ones
-CRASH = 60  # seconds before a boot: a slurmctld that was killed may have told an end that it has forgotten
+DYING = 60.0  # seconds: a leader may see an end, and be gone before its pod is
 QUEUE_PATIENCE = 60.0  # seconds that a job which lost its start may need to get its node back
 
 # What a person reads when Slurm ended the job; the first state that fits.
@@ -80,7 +88,8 @@ def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord
     """The end of a job that slurmctld has forgotten, by Slurm's accounting; None: nothing that counts.
 
     slurmctld tells the mark with the end only: rows that slurmdbd closed by itself have none. An end that a crash of
-    slurmctld undid stays on its books, so one right before a boot does not count, nor one before we saw the job live.
+    slurmctld undid stays on its books. But then the job lived on, and was lost with another boot, later: so an end does
+    not count after which we saw the job live, nor one after which another leader watched and left the pod.
     """
     past = facts.recalled.get(sight.id)
     if past is None or sight.states is not None or not past.states & WITHDRAWN or not past.ended:
@@ -96,7 +105,7 @@ def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord
     seen = facts.slurm_now - sight.read_age
     if last is not None and not is_ended(last.states) and seen > past.ended + SECONDS:
         return None
-    if past.started < facts.booted and 0 <= facts.booted - past.ended < CRASH:
+    if past.ended + DYING < facts.watched:
         return None
     verdict = evidence(facts, past, ())
     if verdict is None:
@@ -136,14 +145,8 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
         bool(record.states & ORDINARY_ENDS) or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
     )
     freed = verdict.reason is Reason.JOB_ENDED or not record.states
-    unreachable = {m.pod.node for m in running if m.pod.node and m.node_dead_for and freed}
-    reason = f"{DRAIN_PREFIX} node not Ready; job {record.id} lost it, and its containers may still run"
-    names = [name for name, node in facts.nodes.items() if node.name in unreachable]
-    if unreachable:  # one whose object is gone is still a node of Slurm's
-        names += [name for name in record.nodes if name not in facts.nodes]
-    twins = {name: node.name for name, node in facts.nodes.items()}
-    new = [name for name in names if name not in facts.drained]
-    steps: list[Step] = [DrainNode(node=n, reason=reason, away=twins.get(n), needed=False) for n in new]
+    lost = [m.pod for m in running if m.out_of_reach and freed]
+    steps: list[Step] = [*drains(facts, lost, record, needed=False)]
     for member in running:
         if member.pod.deleted:
             continue
@@ -159,9 +162,34 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
     return Decision(verdict=verdict, steps=tuple(steps))
 
 
-def end_doubles(facts: Facts, keep: Sight) -> tuple[Step, ...]:
-    """A group has one live job. Others of ours (an earlier attempt, a late submit) hold nodes for nobody."""
-    doubles = (s for s in facts.sights.values() if s.live and s.id != keep.id and facts.owns(s.record))
+def drains(
+    facts: Facts, lost: Sequence[Pod], *records: JobRecord, needed: bool = True
+) -> tuple[DrainNode, ...]:
+    """Nobody else gets the devices of a node that died with these pods on it before a person has looked at it.
+
+    `records`: of their jobs, if there are any. `needed`: the steps that follow must not be done without.
+    """
+    dead = {pod.node for pod in lost}
+    if not dead or not records:
+        return ()
+    # One whose object is gone is still a node of Slurm's.
+    unknown = (name for record in records for name in record.nodes if name not in facts.nodes)
+    twins = {name: node.name for name, node in facts.nodes.items()}
+    names = dict.fromkeys((*(name for name, twin in twins.items() if twin in dead), *unknown))
+    reason = (
+        f"{DRAIN_PREFIX} node not Ready; containers of {', '.join(pod.ref for pod in lost)} may still run"
+    )
+    new = (name for name in names if name not in facts.drained)
+    return tuple(DrainNode(node=n, reason=reason, away=twins.get(n), needed=needed) for n in new)
+
+
+def end_doubles(facts: Facts, keep: Sight, *, idle: bool = False) -> tuple[Step, ...]:
+    """A group has one live job. Others of ours (an earlier attempt, a late submit) hold nodes for nobody.
+
+    `idle`: only those that hold none. What another leaves, the next in the queue gets, so `keep` must be there first.
+    """
+    others = (s for s in facts.sights.values() if s.live and s.id != keep.id and facts.owns(s.record))
+    doubles = (s for s in others if not idle or s.record is None or not s.record.nodes)
     return tuple(
         EndJob(id=s.id, wait_status=None, why=f"job {keep.id} holds the pod already") for s in doubles
     )
@@ -175,11 +203,20 @@ class Exit:
     note: str = ""
 
 
-def exit_of(pods: Sequence[Pod]) -> Exit:
+def exit_of(pods: Sequence[Pod], workload: Workload | None = None) -> Exit:
     """Success, or how the first pod that failed did; a pod that a person deleted counts as cancelled.
 
-    Where kubelet or the control plane ended a pod, the status is the signal that Slurm's users know for it.
+    Where kubelet or the control plane ended a pod, the status is the signal that Slurm's users know for it. The
+    controller of `workload` ends its pods at a deadline as a person would: by a delete.
     """
+    how = _exit_of(pods)
+    if how.status is not None or workload is None or not workload.overdue or any(map(taken_away, pods)):
+        return how
+    owner = f"{workload.kind} {workload.namespace}/{workload.name}"
+    return Exit(SIGNALS[DEADLINE_EXCEEDED], f"{owner}: {DEADLINE_EXCEEDED}: {workload.overdue}")
+
+
+def _exit_of(pods: Sequence[Pod]) -> Exit:
     for pod in pods:
         if pod.phase == "Succeeded":
             continue

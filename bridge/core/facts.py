@@ -1,7 +1,8 @@
 """What a decision about one group may look at: the READ door fills it, `core.lifecycle` reads it.
 
 Everything is a value taken at one moment. Ages are seconds on a monotonic clock; `now` is Unix seconds and used only
-for texts and back-off, `slurm_now` is slurmctld's clock, which alone is compared with the times in its records.
+for texts and back-off, `slurm_now` is slurmctld's clock, which alone is compared with the times in its records; where
+it may be wrong it is too early, never too late (`core.clock`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bridge.core.model import (
 )
 from bridge.core.steps import Step
 from bridge.core.verdict import Verdict
+from bridge.names import SUBMITTED_ANNOTATION
 
 NEVER = float("inf")
 PATIENCE = 10.0  # seconds without progress before a waiting pod says why
@@ -83,6 +85,11 @@ class Member:
         if self.gone_age is not None:
             return self.gone_age >= wait
         return bool(self.pod.deleted) and self.deleted_for >= wait
+
+    @property
+    def out_of_reach(self) -> bool:
+        """On a node that does not answer, or is gone, and kubelet has not told that its containers are dead."""
+        return self.node_dead_for > 0 and not self.told_dead
 
     def dead_in(self, margin: float) -> float:
         """Seconds until the answer of `containers_dead` or `stranded` may change by time alone."""
@@ -196,6 +203,7 @@ class Facts:
     )  # submits of ours that may still turn out to have been carried out
     held: bool = False  # Slurm numbers our jobs: ids below are those that carry our mark (core.held)
     unknown: bool = False  # so numbered, a job of this group may exist that nobody has read yet
+    surveyed: bool = True  # so numbered, every job that the last poll lists has been read
     sights: Mapping[JobId, Sight] = field(default_factory=dict)  # listed or read ids of every attempt so far
     nodes: Mapping[SlurmNode, Node] = field(default_factory=dict)  # Kubernetes twins
     poll_age: float = NEVER  # since the last complete state poll began
@@ -205,12 +213,16 @@ class Facts:
     )
     boot_age: float = NEVER  # since slurmctld's boot time changed under our eyes
     booted: float = 0.0  # when slurmctld started, by its clock; 0.0 = not known yet
+    watched: float = (
+        0.0  # by slurmctld's clock: until then a leader before this one saw Slurm; 0.0 = nobody tells
+    )
     seen_running: frozenset[JobId] = frozenset()  # by this process, under the slurmctld boot that is up now
     denied: frozenset[JobId] = frozenset()  # Slurm itself said of these, when asked, that it has no such job
-    recallable: frozenset[JobId] = (
-        frozenset()
-    )  # not listed; may have ended unseen, and Slurm's accounting was not asked for them yet
+    recallable: Mapping[JobId, str] = field(
+        default_factory=dict
+    )  # not listed; may have ended unseen, and Slurm's accounting has not told yet: why, or "" = it is being asked
     recalled: Mapping[JobId, JobRecord] = field(default_factory=dict)  # what it said of such
+    ran: JobRecord | None = None  # the last that this process has read of a job of the group that held nodes
     claim_refused: ClaimRefused | None = None  # what it said when the place of a vanished job was asked for
     drained: frozenset[SlurmNode] = frozenset()  # by this process
     moved: frozenset[JobId] = frozenset()  # hold other nodes than when this process first saw them granted
@@ -223,6 +235,7 @@ class Facts:
     room: bool = True  # another pod may be un-gated now
     catching_up: bool = False  # jobs that ended before this process began have not been read yet
     busy: Mapping[JobId, Busy] = field(default_factory=dict)  # grants whose GPUs others may still use
+    wanted: bool = False  # a grant of ours waits for devices that its pods use
     takeovers: Mapping[JobId, tuple[Step, ...] | Verdict] = field(
         default_factory=dict
     )  # labelled jobs without a mark of ours: what becomes of them, or why they are left alone
@@ -252,6 +265,13 @@ class Facts:
         """The mark names this cluster and this very group: name and namespace alone would match a successor."""
         mark = record.mark if record else None
         return mark is not None and mark.cluster == self.cluster and mark.group == self.group.key
+
+    def claims(self, record: JobRecord) -> bool:
+        """A job of ours that asks, or asked, for the place of pods that run. The Go project requires nodes as well, as
+        candidates."""
+        chosen = record.id == self.fast_id or record.id in self.probes
+        noted = self.held and any(SUBMITTED_ANNOTATION in member.pod.annotations for member in self.members)
+        return bool(record.required) and (chosen or noted)
 
     @property
     def slurm_fresh(self) -> bool:

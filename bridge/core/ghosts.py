@@ -26,6 +26,11 @@ def at_rest(record: JobRecord | None) -> Mark | None:
     return replace(record.mark, over=True)
 
 
+def at_peace(record: JobRecord) -> bool:
+    """We ended it, so its containers were dead, or its nodes drained."""
+    return bool((record.mark is not None and record.mark.over) or record.states & WITH_A_STATUS)
+
+
 def ghosts(
     record: JobRecord,
     kube_name: Callable[[SlurmNode], KubeNode],
@@ -37,7 +42,7 @@ def ghosts(
 ) -> Iterator[Holder]:
     """Pods of the job's mark that were never seen, on each of its nodes. `now`: by slurmctld's clock."""
     mark, ended = record.mark, is_ended(record.states)
-    if mark is None or mark.cluster != cluster or mark.over or record.states & WITH_A_STATUS:
+    if mark is None or mark.cluster != cluster or at_peace(record):
         return
     if ended and now - record.ended >= mark.grace + margin:
         return

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from bridge.core.facts import Facts, Sight
 from bridge.core.model import JobId, JobRecord, JobSpec, Pod, is_ended
-from bridge.core.steps import Decision, NameJob, Step, SubmitHeld, Unhold
+from bridge.core.steps import Decision, NameJob, Prioritize, Step, SubmitHeld, Unhold
 from bridge.core.takeover import label_of
 from bridge.core.verdict import Reason, Verdict
 from bridge.names import SUBMITTED_ANNOTATION
@@ -23,6 +23,9 @@ REASON = (
 FIRST = 0xFFFFFFFD  # Slurm's highest priority
 ASK = 2.0  # seconds between questions for a job that no list shows
 LOOK = 0.5  # seconds between looks at what has been read of Slurm's jobs
+WISHED = (
+    600.0  # seconds from a submit in which the priority is the pod's; later an administrator's word counts
+)
 
 
 def names(pod: Pod, record: JobRecord) -> bool:
@@ -44,16 +47,27 @@ def _outdated(pod: Pod, sight: Sight | None) -> bool:
 
 
 def disputed(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> JobId | None:
-    """Another job that a pod names, and that may be alive: the name is the lock, and is not written over."""
+    """Another job that a pod names, and that may be alive: the name is the lock, and is not written over.
+
+    But for a claim's, where the job whose place it claims is here after all.
+    """
     for pod in pods if facts.held else ():
         other = label_of(pod)
         if other in (None, record.id) or other in facts.denied:
             continue
         sight = facts.sights.get(other)
         known = sight.read if sight is not None and not _outdated(pod, sight) else None
-        if known is None or (facts.owns(known) and not is_ended(known.states)):
+        if known is None:
+            return other
+        if facts.owns(known) and not is_ended(known.states) and not yields(facts, known, record):
             return other
     return None
+
+
+def yields(facts: Facts, claim: JobRecord, ran: JobRecord) -> bool:
+    """Was the one named for a pod that has had the other all the time, while a list lacked that one?"""
+    waits, began_later = "PENDING" in claim.states, (ran.started, ran.id) < (claim.started, claim.id)
+    return "PENDING" not in ran.states and (waits or (facts.claims(claim) and began_later))
 
 
 def submit(facts: Facts, spec: JobSpec, told: Sequence[Step] = ()) -> Decision:
@@ -68,10 +82,13 @@ def submit(facts: Facts, spec: JobSpec, told: Sequence[Step] = ()) -> Decision:
 
 
 def onward(facts: Facts, pods: Sequence[Pod], job: Sight, doubles: Sequence[Step]) -> Decision | None:
-    """The next steps of a job that is still held; None for any other. One that claims a place goes before all."""
+    """The next steps of a job that is held, or has not got its priority yet; None for any other. One that claims a
+    place goes before all."""
     record = job.read
-    if not facts.held or record is None or "PENDING" not in record.states or record.reason != REASON:
+    if not facts.held or record is None or "PENDING" not in record.states:
         return None
+    if record.reason != REASON:
+        return _prioritized(facts, pods, record)
     if not record.submitted:  # known from our own submit only
         return Decision(verdict=Verdict(Reason.QUEUED, f"reading job {job.id}"), reads=(job.id,))
     unnamed = [pod for pod in pods if not names(pod, record)]
@@ -79,11 +96,26 @@ def onward(facts: Facts, pods: Sequence[Pod], job: Sight, doubles: Sequence[Step
         return None  # named by the Go project: a person holds it
     if unnamed and (asked := _ask(facts, unnamed)) is not None:
         return asked
-    priority = FIRST if record.required else facts.spec.priority if facts.spec else None
     naming = (NameJob(pod=pod, job=job.id, submitted=record.submitted) for pod in unnamed)
     text = f"job {job.id} is named on its pod and released"
-    steps = (*naming, *doubles, Unhold(id=job.id, priority=priority))
+    steps = (*naming, *doubles, Unhold(id=job.id), *_priority(facts, record))
     return Decision(verdict=Verdict(Reason.QUEUED, text), steps=steps)
+
+
+def _priority(facts: Facts, record: JobRecord) -> tuple[Prioritize, ...]:
+    wished = FIRST if record.required else facts.spec.priority if facts.spec else None
+    return () if wished is None else (Prioritize(id=record.id, priority=wished),)
+
+
+def _prioritized(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision | None:
+    """A job that was released by who died before it gave it its priority."""
+    if not all(names(pod, record) and SUBMITTED_ANNOTATION in pod.annotations for pod in pods):
+        return None
+    late = not record.required and facts.slurm_now - record.submitted > WISHED
+    steps = () if late or not record.priority else _priority(facts, record)
+    if all(step.priority == record.priority for step in steps):
+        return None
+    return Decision(verdict=Verdict(Reason.QUEUED, f"job {record.id} is given its priority"), steps=steps)
 
 
 def _ask(facts: Facts, pods: Sequence[Pod]) -> Decision | None:

@@ -332,14 +332,11 @@ ALL: Final = (*STANDING, *MOVING, converged, quiet)
 
 def _told(jobs: list[JobRecord]) -> str:
     """Jobs as a person wants to read them."""
-    return (
-        "; ".join(
-            f"job {job.id} {'+'.join(sorted(job.states))}"
-            + (f" on {','.join(job.nodes)}" if job.nodes else "")
-            for job in dict.fromkeys(jobs)
-        )
-        or "it has none"
+    told = (
+        f"job {job.id} {'+'.join(sorted(job.states))}" + (f" on {','.join(job.nodes)}" if job.nodes else "")
+        for job in dict.fromkeys(jobs)
     )
+    return "; ".join(told) or "it has none"
 
 
 def _holders(pods: list[Pod]) -> str:

@@ -117,9 +117,11 @@ def acquired(record: LeaseRecord | None, me: str, now: float, duration: int) -> 
     )
 
 
-def renewed(record: LeaseRecord, now: float, duration: int) -> LeaseRecord:
-    """What to write to go on under the same generation."""
-    return replace(record, renewed=now, duration=duration)
+def renewed(
+    record: LeaseRecord, now: float, duration: int, told: Mapping[str, str] | None = None
+) -> LeaseRecord:
+    """What to write to go on under the same generation; `told`: annotations for the next leader."""
+    return replace(record, renewed=now, duration=duration, annotations={**record.annotations, **(told or {})})
 
 
 def released(record: LeaseRecord, now: float) -> LeaseRecord:

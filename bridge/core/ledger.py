@@ -57,9 +57,7 @@ class Busy:
     claims: tuple[Claim, ...]
     waited: float = 0.0  # seconds since this process first saw it so
     overdue: bool = False  # longer than a grant is worth waiting for
-    homeless: bool = (
-        False  # Slurm has lost the job of one that lives there: its place is what this grant holds
-    )
+    homeless: bool = False  # one that lives there has lost its job, and is first in the queue for this place
 
     @property
     def text(self) -> str:

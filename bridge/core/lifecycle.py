@@ -16,14 +16,13 @@ from collections.abc import Iterator
 
 from bridge.core import gangs, held, takeover
 from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.ends import END_TEXT, Exit, end_doubles, end_pods, exit_of, taken_away
+from bridge.core.ends import END_TEXT, Exit, drains, end_doubles, end_pods, exit_of, taken_away
 from bridge.core.facts import PATIENCE, Facts, Member, Sight
-from bridge.core.ghosts import at_rest
+from bridge.core.ghosts import at_peace, at_rest
 from bridge.core.model import JobId, JobRecord, Pod, is_granted
 from bridge.core.placed import placed
 from bridge.core.steps import (
     Decision,
-    DrainNode,
     EndJob,
     Forsake,
     Notify,
@@ -33,7 +32,7 @@ from bridge.core.steps import (
 )
 from bridge.core.verdict import Reason, Verdict
 from bridge.core.waiting import granted, lose, queued
-from bridge.names import DRAIN_PREFIX, JOB_CONDITION, NODE_ANNOTATION, SCHEDULING_GATE
+from bridge.names import JOB_CONDITION, NODE_ANNOTATION, SCHEDULING_GATE
 
 
 def decide(facts: Facts) -> Decision:
@@ -73,7 +72,7 @@ def wind_down(facts: Facts) -> Decision:
         text = "looking for a job of this group among those that Slurm lists: it is ended"
         return Decision(verdict=Verdict(Reason.FINISHING, text), again=held.LOOK)
     if not live:
-        return takeover.farewell(facts)
+        return _left_behind(facts) or takeover.farewell(facts)
     margin = facts.limits.death_margin
     stranded = [m.pod for m in facts.members if m.stranded(margin)]
     alive = [m for m in facts.members if m.pod not in stranded and not m.containers_dead(margin)]
@@ -87,7 +86,7 @@ def wind_down(facts: Facts) -> Decision:
         if ran
         else f"pods of {facts.group.key} were deleted before they started"
     )
-    how = exit_of(ran) if ran else Exit(None)
+    how = exit_of(ran, facts.group.workload) if ran else Exit(None)
     said = how.note or next(filter(None, map(taken_away, ran)), "")
     note = "; ".join(filter(None, (facts.spec.comment if facts.spec else "", said))) if said else ""
     silent = [m for m in facts.members if m.pod not in stranded and not m.told_dead]
@@ -96,22 +95,27 @@ def wind_down(facts: Facts) -> Decision:
         EndJob(id=s.id, wait_status=how.status, why=why, note=note, mark=at_rest(s.record), working=working)
         for s in live
     )
-    return Decision(verdict=Verdict(Reason.FINISHING, why), steps=(*_drains(facts, stranded, live), *ends))
+    return Decision(
+        verdict=Verdict(Reason.FINISHING, why), steps=(*drains(facts, stranded, *_records(live)), *ends)
+    )
 
 
-def _drains(facts: Facts, stranded: list[Pod], live: list[Sight]) -> tuple[Step, ...]:
-    """Nobody else gets the devices of a node that died with our pods on it before a person has looked at it."""
-    dead = {pod.node for pod in stranded}
-    if not dead:
-        return ()
-    held = (name for s in live if s.record is not None for name in s.record.nodes)
-    unknown = (name for name in held if name not in facts.nodes)
-    names = dict.fromkeys((*(name for name, node in facts.nodes.items() if node.name in dead), *unknown))
-    pods = ", ".join(pod.ref for pod in stranded)
-    reason = f"{DRAIN_PREFIX} node not Ready; containers of {pods} may still run"
-    twins = {name: node.name for name, node in facts.nodes.items()}
-    new = (name for name in names if name not in facts.drained)
-    return tuple(DrainNode(node=name, reason=reason, away=twins.get(name)) for name in new)
+def _left_behind(facts: Facts) -> Decision | None:
+    """Not the bridge ended the job of pods that went with their node: what they may still use is free in Slurm."""
+    lost = [m.pod for m in facts.members if m.out_of_reach]
+    ours = [s for s in facts.sights.values() if facts.owns(s.record)] if lost else []
+    unread = tuple(s.id for s in ours if not s.read and (s.states or s.id not in facts.denied))
+    if unread:
+        verdict = Verdict(Reason.FINISHING, "reading how the job ended, as its pod went with its node")
+        return Decision(verdict=verdict, reads=unread, again=2.0)
+    steps = drains(facts, lost, *(r for r in _records(ours) if r.nodes and not at_peace(r)), needed=False)
+    if not steps:
+        return None
+    return Decision(verdict=Verdict(Reason.FINISHING, steps[0].reason), steps=steps, again=2.0)
+
+
+def _records(sights: list[Sight]) -> list[JobRecord]:
+    return [s.record for s in sights if s.record is not None]
 
 
 # --- waiting --------------------------------------------------------------------------------------

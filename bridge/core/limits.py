@@ -28,27 +28,44 @@ def too_long(facts: Facts, record: JobRecord) -> bool:
 
 def user_end(facts: Facts, record: JobRecord) -> float | None:
     """When the pod is to end: ahead of Slurm's end of the job, which knows of suspensions and of an extended limit, by
-    what was put on top of the user's limit, or is to be taken off it. A preemption has a rule of its own."""
-    spec = facts.spec
-    if "RUNNING" not in record.states or not record.started or not record.ended or record.preempted:
+    what was put on top of the user's limit, or is to be taken off it. A preemption has a rule of its own.
+
+    A claim has asked for what was left, and while it waits the pod runs.
+    """
+    spec, span = facts.spec, _span(facts, record)
+    if span is None or record.preempted:
         return None
+    started, ended = span
     if spec is not None and spec.user_limit is not None and spec.time_limit is not None:
         if not _bare(facts, record):
-            return record.ended - (spec.time_limit - spec.user_limit) * 60
+            return ended - (spec.time_limit - spec.user_limit) * 60
     elif record.time_limit is None:
         return None
-    return record.ended - _ahead(facts, record.ended - record.started)
+    return ended - _ahead(facts, ended - started)
+
+
+def _span(facts: Facts, record: JobRecord) -> tuple[float, float] | None:
+    """From when to when the pod may use what the job holds, or would hold."""
+    claim = facts.claims(record)
+    if "RUNNING" in record.states and record.started and record.ended:
+        waited = max(0.0, record.started - record.submitted) if claim and record.submitted else 0.0
+        return record.started - waited, record.ended - waited
+    if claim and record.submitted and record.time_limit is not None:
+        return record.submitted, record.submitted + record.time_limit * 60
+    return None
 
 
 def rest(facts: Facts, last: JobRecord | None) -> float | None:
-    """Seconds that its limit leaves to a job that vanished, by its last record; None = no limit, or nobody can tell.
+    """Seconds that its limit leaves to a job that vanished, by its last record and by what claims of its place asked
+    for; None = no limit, or nobody can tell.
 
     Without a record, as after a restart, nobody can: the pod's own limit says nothing of suspensions, nor of an
     administrator who extended it.
     """
-    if last is None or not facts.owns(last) or (end := user_end(facts, last)) is None:
-        return None
-    return end - facts.slurm_now
+    refused = (s.record for s in facts.sights.values() if s.never_ran and s.id in facts.current)
+    known = [r for r in (last, *refused) if r is not None and facts.owns(r)]
+    ends = [end for record in known if (end := user_end(facts, record)) is not None]
+    return min(ends) - facts.slurm_now if ends else None
 
 
 def resumed(spec: JobSpec, left: float | None) -> JobSpec:

@@ -156,6 +156,9 @@ class Node:
         return self.ready and not self.cordoned
 
 
+DEADLINE_EXCEEDED = "DeadlineExceeded"  # the reason of a pod or Job that was ended at activeDeadlineSeconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The object that owns pods; its annotations count for them."""
@@ -166,6 +169,7 @@ class Workload:
     uid: Uid
     annotations: Mapping[str, str] = field(default_factory=dict)
     active_deadline: int | None = None  # seconds
+    overdue: str = ""  # why its controller ends its pods at that deadline; "" = it doesn't
     owners: tuple[Owner, ...] = ()
     size: int | None = None  # pods that are there at one time when all of them are
 
@@ -249,6 +253,7 @@ class JobRecord:
     partition: str = ""
     qos: str = ""
     time_limit: int | None = None  # minutes; None = unlimited or not set
+    priority: int | None = None  # 0 = held; None = not told
     excluded: tuple[SlurmNode, ...] = ()  # nodes that the job must not get
     exit_code: int = 0
     exit_signal: int = 0

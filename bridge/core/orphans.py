@@ -15,7 +15,7 @@ from bridge.core.verdict import Reason, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One complete list of pods: when it was asked for (Unix seconds), and every UID in it."""
+    """One complete list of pods: when it was asked for (monotonic), and every UID in it."""
 
     begun: float
     uids: frozenset[Uid]
@@ -31,9 +31,6 @@ class Orphan:
     working: tuple[SlurmNode, ...] = ()
 
 
-CLOCK_SKEW = 5.0  # seconds that slurmctld's clock may be behind ours
-
-
 def orphan(
     record: JobRecord,
     first: Listing,
@@ -43,19 +40,21 @@ def orphan(
     dead_for: Callable[[SlurmNode], float],
     ready_for: Callable[[SlurmNode], float],
     view_age: float,
-    suspected_age: float,
+    since: float,
+    now: float,
     margin: float,
 ) -> Orphan | None:
     """Ours by mark, no UID in two lists begun after the submit; containers known dead by time on Ready nodes, or on
     nodes that have been dead for as long. `dead_for`, `ready_for`: seconds that the node has been so, 0.0 = it isn't,
-    as far as nodes were seen `view_age` seconds ago.
+    as far as nodes were seen `view_age` seconds ago. `since`, `now`: monotonic; the job had been read when it was first
+    suspected, so a list begun later was begun after its submit, whatever any clock says.
     """
     mark = record.mark
     if mark is None or mark.cluster != cluster:
         return None
     if not record.submitted:
         return None  # known only from our own submit: not read yet
-    if first.begun <= record.submitted + CLOCK_SKEW or second.begun < first.begun:
+    if not since <= first.begun <= second.begun:
         return None
     if any(uid in first.uids or uid in second.uids for uid in mark.uids):
         return None
@@ -63,10 +62,10 @@ def orphan(
     if record.nodes and "PENDING" not in record.states:
         grace = mark.grace + margin
         present = [ready_for(name) for name in record.nodes if name not in away]
-        if min((suspected_age, *away.values())) < grace:
+        if min((now - since, *away.values())) < grace:
             return None  # a pod may have been force-deleted: its containers get their grace
-        since = min((suspected_age, *present))
-        if present and not had_time(since, view_age, grace=mark.grace, margin=margin):
+        alone = min((now - since, *present))
+        if present and not had_time(alone, view_age, grace=mark.grace, margin=margin):
             return None
     text = f"job {record.id}: none of its pods ({', '.join(mark.pods)}) exists any more"
     ran = () if "PENDING" in record.states else record.nodes

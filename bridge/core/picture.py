@@ -143,8 +143,9 @@ class Picture:
         return bool(self.restarts.intersection(owner.uid for owner in pod.owners)) and not uids <= well
 
     def near_limit(self, job: JobRecord) -> bool:
-        """Slurm's end of a running job is its limit."""
-        ahead = (job.mark.grace if job.mark else 0) + self.limit_margin + MINUTE
+        """Slurm's end of a running job is its limit. While one waited for the place of a pod, that pod ran."""
+        waited = job.started - job.submitted if job.required else 0.0
+        ahead = (job.mark.grace if job.mark else 0) + self.limit_margin + MINUTE + waited
         return bool(job.ended) and self.now >= job.ended - ahead
 
     def overdue(self, pod: Pod) -> bool:

@@ -5,6 +5,7 @@ Goes in: facts, the members that run. Comes out: a Decision. What must stay true
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from bridge.core import gangs, held, waiting
@@ -14,11 +15,11 @@ from bridge.core.ends import end_doubles, end_pods, evidence
 from bridge.core.facts import NEVER, Facts, Member, Sight
 from bridge.core.limits import told, user_end
 from bridge.core.model import JobId, JobRecord, Pod, is_granted
-from bridge.core.steps import Decision, Release, SetConditions, Step
+from bridge.core.steps import Decision, NameJob, Release, SetConditions, Step
 from bridge.core.strays import stray
 from bridge.core.takeover import alone, label_of
 from bridge.core.verdict import Reason, Verdict
-from bridge.names import GPUS_ANNOTATION, JOB_CONDITION, JOB_ID_LABEL
+from bridge.names import GPUS_ANNOTATION, JOB_CONDITION, JOB_ID_LABEL, SUBMITTED_ANNOTATION
 
 PENDING_LOOK = 5.0  # seconds: its patience ends without an event
 LIMIT_LOOK = 60.0  # seconds between looks at a job with a time limit
@@ -51,13 +52,15 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
         anew = held.reissued([m.pod for m in running], record) or gangs.passed_on(facts, record)
         return claim(facts, running, sight) if anew else alone(facts, running, sight.id)
     pods = [m.pod for m in running]
-    if (first := held.onward(facts, pods, sight, end_doubles(facts, sight))) is not None:
+    if (first := held.onward(facts, pods, sight, end_doubles(facts, sight, idle=True))) is not None:
         return first
     ended = evidence(facts, record, pods)
     if ended is not None and not sight.polled:
         return Decision(
             verdict=Verdict(Reason.STALE, f"{ended.text}; the next state poll must agree"), again=0.5
         )
+    if ended is not None and "PENDING" in record.states and (doubt := _in_doubt(facts, record)) is not None:
+        return doubt
     over = _over_limit(facts, record)
     if ended is None and over is not None and sight.read_age > LIMIT_FRESH:
         text = f"{over.text}, by an older record: it is read again"
@@ -72,6 +75,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
         steps=(
             *gangs.rivals(facts),
             *gangs.roll(facts, record),
+            *_renamed(facts, running, record),
             *end_doubles(facts, sight),
             *miscounted(facts, running, record),
             *_upkeep(facts, running, record),
@@ -90,14 +94,24 @@ def _ended_and_forgotten(facts: Facts, sight: Sight) -> JobRecord | None:
     return last if sight.read_age < facts.boot_age and evidence(facts, last, ()) else None
 
 
+def _in_doubt(facts: Facts, record: JobRecord) -> Decision | None:
+    """The job that waits may wait for one of the same pods, which a list has lacked since: then that one is theirs."""
+    hidden = tuple(job for job in facts.sights if job != record.id and facts.hidden(job))
+    if not hidden and facts.surveyed:
+        return None
+    text = f"job {record.id} waits; other jobs of the pod that the last list may lack are asked for"
+    return Decision(verdict=Verdict(Reason.BOUND, text), reads=hidden, again=held.LOOK)
+
+
 def _job_of(facts: Facts, running: list[Member]) -> Sight | None:
     """The job that holds the pods. The label is a hint that anybody may edit; chosen id and mark decide."""
     labelled: Sight | None = None
     known = (s for s in facts.sights.values() if s.live or s.id in facts.current)
-    held = [s for s in known if _held_by(facts, s, running)]
-    alive = any(s.id in facts.current for s in held if s.live)
+    holding = [s for s in known if _held_by(facts, s, running)]
+    live = [s for s in holding if s.live]
+    alive = [s for s in live if s.id in facts.current]
     refused = facts.claim_refused is not None
-    live = [s for s in held if s.live]
+    ran = [s.record for s in alive if s.record is not None and "PENDING" not in (s.states or ())]
     for member in running:
         job = label_of(member.pod)
         if job is None or not member.pod.node:
@@ -106,13 +120,17 @@ def _job_of(facts: Facts, running: list[Member]) -> Sight | None:
         lost = labelled.record is not None and gangs.passed_on(facts, labelled.record)
         if labelled.never_ran or lost:
             continue  # what a refused claim left under that id; or another generation of the gang has it
+        if labelled.live and labelled.id in facts.current and (named := labelled.record) is not None:
+            before = [one for one in ran if held.yields(facts, named, one)]
+            if before:
+                return facts.sights[min(before, key=lambda one: one.started).id]
         if labelled.states is None and (alive or (live and refused)):
             continue  # somebody edited the label; or an earlier attempt's job, come back to life, is all that is left
         if job in facts.current:
             return labelled  # an id that we chose: if it is absent, another job's end proves nothing
         if labelled.states is not None and (labelled.record is None or facts.owns(labelled.record)):
             return labelled
-    found = live or held
+    found = live or holding
     return min(found, key=lambda sight: sight.rank) if found else labelled
 
 
@@ -138,16 +156,25 @@ def _running_verdict(running: list[Member], record: JobRecord) -> Verdict:
     return Verdict(Reason.RUNNING, f"job {record.id} holds {places}")
 
 
+def _renamed(facts: Facts, running: list[Member], record: JobRecord) -> Iterator[Step]:
+    """Label the pods with their job. Before a double is ended: where Slurm numbers jobs the name tells which is one."""
+    for pod in (member.pod for member in running):
+        label = pod.labels.get(JOB_ID_LABEL, "")
+        if not pod.node or label == str(record.id) or held.disputed(facts, [pod], record) is not None:
+            continue
+        if facts.held and SUBMITTED_ANNOTATION in pod.annotations:
+            yield NameJob(pod=pod, job=record.id, submitted=record.submitted)
+        else:
+            gpus = pod.annotations.get(GPUS_ANNOTATION, "")
+            yield Release(pod=pod, job=record.id, node=pod.node, gpus=gpus)
+
+
 def _upkeep(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Step, ...]:
     """Repair PodScheduled after a late bind reply, and show what Slurm says, at most once a minute."""
     steps: list[Step] = []
     for member in running:
-        label = member.pod.labels.get(JOB_ID_LABEL, "")
-        disputed = held.disputed(facts, [member.pod], record)
-        if member.pod.node and label != str(record.id) and disputed is None:
-            gpus = member.pod.annotations.get(GPUS_ANNOTATION, "")
-            steps.append(Release(pod=member.pod, job=record.id, node=member.pod.node, gpus=gpus))
-        wanted = [c for c in (scheduled_repair(member.pod, facts.slurm_now),) if c is not None]
+        bound = max(facts.slurm_now, record.started)  # a clock that is in doubt is too early
+        wanted = [c for c in (scheduled_repair(member.pod, bound),) if c is not None]
         shown = job_condition(record, facts.now, note=told(facts, record))
         if member.pod.condition(JOB_CONDITION) is not None and worth_writing(member.pod, shown, facts.now):
             wanted.append(shown)
@@ -169,6 +196,9 @@ def _over_limit(facts: Facts, record: JobRecord) -> Verdict | None:
     end = user_end(facts, record)
     if end is None or facts.slurm_now < end:
         return None
+    if "RUNNING" not in record.states:
+        text = f"job {record.id} still waits for the pod's place, and the time limit of the pod is over"
+        return Verdict(Reason.TIME_LIMIT, text)
     minutes = round((end - record.started) / 60)
     if early := told(facts, record):
         return Verdict(Reason.TIME_LIMIT, f"job {record.id} is about to reach its time limit: {early}")

@@ -41,10 +41,17 @@ class NameJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unhold:
-    """Let the held job run that its pods name; Slurm's own priority where none is given."""
+    """Let the held job run that its pods name, with a priority of Slurm's own."""
 
     id: JobId
-    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prioritize:
+    """Give a waiting job of ours this priority; Slurm refuses that while it is held."""
+
+    id: JobId
+    priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +172,9 @@ class Bind:
 
 
 TO_A_POD = NameJob | Nominate | Release | Forsake | SetConditions | Notify | DeletePod | DropFinalizer | Bind
-Step = SubmitJob | SubmitHeld | Unhold | UpdateExclusions | AdoptJob | EndJob | DrainNode | TO_A_POD
+Step = (
+    SubmitJob | SubmitHeld | Unhold | Prioritize | UpdateExclusions | AdoptJob | EndJob | DrainNode | TO_A_POD
+)
 
 
 def onto(latest: Mapping[Uid, Pod], step: Step) -> Step:

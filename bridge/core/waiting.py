@@ -15,7 +15,7 @@ from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts, Member
 from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy
-from bridge.core.limits import told, too_long
+from bridge.core.limits import told, too_long, user_end
 from bridge.core.model import Condition, JobRecord, KubeNode, Pod, Slot, SlurmNode, is_granted
 from bridge.core.placement import PlacementError, place, shortfall
 from bridge.core.steps import (
@@ -168,7 +168,8 @@ def _told(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Iterator[Step
 
 def _devices_busy(facts: Facts, pods: Sequence[Pod], record: JobRecord, busy: Busy) -> Decision:
     """What Slurm ends is free in Slurm at once, while the containers have their grace (docs/handover.md)."""
-    if busy.overdue:
+    end = user_end(facts, record)
+    if busy.overdue or (end is not None and facts.slurm_now >= end):  # the pod would start only to be ended
         return lose(facts, pods, record, f"after {busy.waited:.0f} s {busy.text}", refused=record.nodes)
     if busy.homeless:
         why = f"Slurm has lost the job of a pod that runs there, which gets its place back: {busy.text}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from bridge.core.lease import (
     DURATION,
@@ -40,7 +40,7 @@ class Leader:
     """`identity` names this process and survives its restart: a Lease of its former life is taken over at once.
 
     `run()` competes until it is cancelled, then releases. `clock` is monotonic, `now` Unix seconds. `seen` is told of
-    every reading of the Lease.
+    every reading of the Lease; `tell` has the annotations of a renewal, by the seconds for which we have led.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Leader:
         retry: float = RETRY,
         look: float = LOOK,
         seen: Callable[[LeaseRecord], None] = lambda _: None,
+        tell: Callable[[float], Mapping[str, str]] = lambda _: {},
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -66,7 +67,7 @@ class Leader:
         self._duration = max(1, round(duration))
         self._renew_deadline = renew_deadline
         self._retry, self._look = retry, look
-        self._seen = seen
+        self._seen, self._tell = seen, tell
         self._clock = clock
         self._now = now
         self._sleep = sleep
@@ -78,6 +79,7 @@ class Leader:
         self._alone_from = float("-inf")  # until then a twin whose Lease we took at once may lead on
         self._until = float("-inf")
         self._in_office = False  # as log and metric have told it
+        self._elected_at = float("-inf")
         self.identity = identity
 
     @property
@@ -136,7 +138,8 @@ class Leader:
                 self._ours = former | {wanted.generation}
             case "renew":
                 assert self._record is not None
-                wanted = renewed(self._record, self._now(), self._duration)
+                told = self._tell(self._clock() - self._elected_at)
+                wanted = renewed(self._record, self._now(), self._duration, told)
         sent = self._clock()
         try:
             confirmed = await self._write(wanted)
@@ -187,7 +190,7 @@ class Leader:
     def _take_office(self, record: LeaseRecord) -> None:
         log.info("leading", identity=self.identity, generation=record.generation)
         OFFICE.labels("won").inc()
-        self._in_office = True
+        self._in_office, self._elected_at = True, self._clock()
 
     def _settle(self, how: str) -> None:
         """Let log and metric say what `leading` says."""

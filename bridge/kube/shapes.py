@@ -143,6 +143,7 @@ class WorkloadSpecView(Struct, rename="camel"):
 
 class WorkloadStatusView(Struct):
     succeeded: int | None = None
+    conditions: list[ConditionView] | None = None
 
 
 class WorkloadView(Struct):

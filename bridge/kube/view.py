@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from bridge.core.model import (
+    DEADLINE_EXCEEDED,
     Condition,
     Container,
     ContainerStatus,
@@ -254,6 +255,7 @@ def _workload(view: WorkloadView, kind: str = "Job") -> Workload:
         active_deadline=view.spec.active_deadline_seconds if view.spec else None,
         owners=_owners(meta.owner_references),
         size=_size(view),
+        overdue=next(filter(None, map(_overdue, (view.status and view.status.conditions) or ())), ""),
     )
 
 
@@ -262,6 +264,12 @@ def _size(view: WorkloadView) -> int:
     spec, done = view.spec or WorkloadSpecView(), (view.status.succeeded if view.status else None) or 0
     at_once = 1 if spec.parallelism is None else spec.parallelism
     return at_once if spec.completions is None else min(at_once, max(0, spec.completions - done))
+
+
+def _overdue(shown: ConditionView) -> str:
+    """The Job controller says FailureTarget first, since 1.31, and Failed when the pods have gone."""
+    late = shown.status == "True" and shown.reason == DEADLINE_EXCEEDED
+    return shown.message or DEADLINE_EXCEEDED if late and shown.type in ("FailureTarget", "Failed") else ""
 
 
 # --- bytes ----------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from bridge.core.steps import (
     DrainNode,
     EndJob,
     Nominate,
+    Prioritize,
     Release,
     Step,
     SubmitHeld,
@@ -242,6 +243,8 @@ class GroupsLoop:
             self._numbered(key, step, answer)
         if isinstance(step, Unhold) and (known := self._watcher.records.get(step.id)) is not None:
             self._watcher.note(replace(known, reason=""))
+        if isinstance(step, Prioritize) and (known := self._watcher.records.get(step.id)) is not None:
+            self._watcher.note(replace(known, priority=step.priority))
         if isinstance(step, UpdateExclusions) and (known := self._watcher.records.get(step.id)) is not None:
             self._watcher.note(replace(known, excluded=step.excluded))
         if isinstance(step, AdoptJob) and (known := self._watcher.records.get(step.id)) is not None:
@@ -282,7 +285,7 @@ class GroupsLoop:
         record = self._watcher.records.get(step.id)
         if record is not None:
             state = "CANCELLED" if step.wait_status is None else "FAILED" if step.wait_status else "COMPLETED"
-            self._watcher.note(replace(record, states=frozenset({state})))
+            self._watcher.note(replace(record, states=frozenset({state}), mark=step.mark or record.mark))
             list(self._snapshot.job_changed(step.id))
 
     def _note(self, step: SubmitJob, state: str) -> None:

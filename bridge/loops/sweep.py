@@ -100,7 +100,7 @@ class SweepLoop:
         return True
 
     async def _listing(self) -> Listing:
-        begun = self._snapshot.slurm_now()  # to be compared with times of submits
+        begun = self._monotonic()
         page = await self._kube.list_pods()
         return Listing(begun, frozenset(pod.uid for pod in page.items))
 
@@ -117,7 +117,8 @@ class SweepLoop:
                 dead_for=self._snapshot.dead_for,
                 ready_for=self._snapshot.ready_for,
                 view_age=self._snapshot.node_view_age(),
-                suspected_age=self._monotonic() - self._since[record.id],
+                since=self._since[record.id],
+                now=self._monotonic(),
                 margin=self._margin,
             )
             if found is None:

@@ -1,10 +1,11 @@
-"""Jobs that slurmctld has forgotten, as Slurm's accounting (slurmdbd) has them: each is asked for once.
+"""Jobs that slurmctld has forgotten, as Slurm's accounting (slurmdbd) has them: each is asked for until it is told.
 
 In: a client, every complete poll, ids that somebody wants. Out: `records`, and a call of `told` for each answer. What
 must stay true:
 
-- One question at a time, each with a deadline; after a failure none for a while, and nobody waits for an answer then.
-- An error, no such job, an answer that takes too long: all of it is None, and says nothing.
+- One question at a time, each with a deadline, and a pause after one that failed.
+- A failure is no answer: the job stays open, and is asked for again when the others have had their turn. Only when
+  nobody has had an answer for PATIENCE is it given up; that, like "no such job", is None, and says nothing.
 - A job that left the list before our eyes is not asked for: an end of it would have been listed for MinJobAge.
 """
 
@@ -21,8 +22,10 @@ from bridge.errors import BridgeError, UserError
 from bridge.slurm.client import SlurmClient
 
 TIMEOUT: Final = 5.0  # seconds for one answer; 50 ms when all is well
-PATIENCE: Final = 30.0  # seconds that a claim waits for its turn: a few hundred questions
-PAUSE: Final = 60.0  # seconds after a failure in which nothing is asked
+PATIENCE: Final = (
+    300.0  # seconds without an answer to anybody: slurmdbd may start, or its database may recover
+)
+PAUSE: Final = 10.0  # seconds after a failure in which nothing is asked
 GAP: Final = 30.0  # seconds between two polls in which Slurm may have listed an end, and forgotten it
 KEPT: Final = 900.0  # seconds that an answer counts
 
@@ -42,8 +45,9 @@ class Archive:
         self._client, self._told = client, told
         self._now, self._sleep = monotonic, sleep
         self._answers: dict[JobId, tuple[JobRecord | None, float]] = {}  # and when, oldest first
-        self._wanted: dict[JobId, float] = {}  # since when, oldest first
-        self._resume = -math.inf  # when slurmdbd may be asked again
+        self._wanted: dict[JobId, float] = {}  # since when; the next to be asked for first
+        self._answered = -math.inf  # when it last answered
+        self._trouble = ""  # why the last question has no answer
         self._work = asyncio.Event()
 
     def records(self, jobs: Iterable[JobId]) -> Mapping[JobId, JobRecord]:
@@ -51,11 +55,19 @@ class Archive:
         found = ((job, self._answers[job][0]) for job in jobs if job in self._answers)
         return {job: record for job, record in found if record is not None}
 
-    def open(self, jobs: Iterable[JobId]) -> frozenset[JobId]:
-        """Those whose answer is worth waiting for."""
-        if not self._client.accounting or self._now() < self._resume:
-            return frozenset()
-        return frozenset(job for job in jobs if job not in self._answers)
+    def open(self, jobs: Iterable[JobId]) -> Mapping[JobId, str]:
+        """Those whose answer is worth waiting for, and why it isn't there; "" = it is on its way."""
+        if not self._client.accounting:
+            return {}
+        return {job: self._trouble for job in jobs if job not in self._answers}
+
+    def note(self) -> str:
+        """Whose answers are late; "" = nobody's."""
+        if not self._wanted or not self._trouble:
+            return ""
+        return (
+            f"{len(self._wanted)} jobs, which may have ended unseen, are asked for in vain: {self._trouble}"
+        )
 
     def want(self, job: JobId) -> None:
         if self.open((job,)):
@@ -71,6 +83,8 @@ class Archive:
             job for job, (_, answered) in self._answers.items() if job in ours or now - answered > KEPT
         ]:
             del self._answers[job]
+        for job in [job for job in self._wanted if job in ours]:
+            del self._wanted[job]
 
     async def run(self) -> None:
         """For ever."""
@@ -78,22 +92,29 @@ class Archive:
             await self._work.wait()
             job, since = next(iter(self._wanted.items()), (None, 0.0))
             if job is None:
+                self._trouble = ""
                 self._work.clear()
                 continue
             record = None
-            if self._now() - since < PATIENCE and self._now() >= self._resume:
-                record = await self._ask(job)
-            self._wanted.pop(job, None)
-            self._answers[job] = (record, self._now())
-            self._told(job)
+            if self._now() - max(since, self._answered) < PATIENCE:
+                try:
+                    record = await self._client.accounted(job, TIMEOUT)
+                except Exception as error:
+                    await self._failed(job, error)
+                    continue
+                self._answered, self._trouble = self._now(), ""
+            if self._wanted.pop(job, None) is not None:
+                self._answers[job] = (record, self._now())
+                self._told(job)
             await self._sleep(0.0)
 
-    async def _ask(self, job: JobId) -> JobRecord | None:
-        try:
-            return await self._client.accounted(job, TIMEOUT)
-        except (BridgeError, UserError) as error:
-            log.warning("Slurm's accounting can't be asked for job %d: %s", job, error)
-        except Exception:
+    async def _failed(self, job: JobId, error: Exception) -> None:
+        """The others first: it may be this very answer that can't be had."""
+        if not isinstance(error, BridgeError | UserError):
             log.exception("asking Slurm's accounting for job %d failed", job)
-        self._resume = self._now() + PAUSE
-        return None
+        elif not self._trouble:
+            log.warning("Slurm's accounting can't be asked for job %d: %s", job, error)
+        self._trouble = getattr(error, "said", "") or type(error).__name__  # no job's number: pods show it
+        if (since := self._wanted.pop(job, None)) is not None:
+            self._wanted[job] = since
+        await self._sleep(PAUSE)

@@ -2,8 +2,8 @@
 
 In: every complete poll. Out: `ours`, and a call of `found` for each of them. What must stay true:
 
-- A foreign job is never read again while Slurm lists it, unless it is so young that slurmctld, started anew, may have
-  given its id to another.
+- A job is never read again while Slurm lists it, unless it is so young that slurmctld, started anew, may have given its
+  id to another.
 - `known_until` never runs ahead: every live job of every poll begun by then has been read.
 """
 
@@ -36,11 +36,11 @@ class Census:
         monotonic: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        self.ours: set[JobId] = set()
+        self.ours: dict[JobId, float] = {}  # and since when we know
         self._client, self._found = client, found
         self._now, self._sleep = monotonic, sleep
         self._foreign: dict[JobId, float] = {}  # and when it was read
-        self._unread: dict[JobId, float] = {}  # oldest first, and when the last poll without it was asked for
+        self._unread: dict[JobId, float] = {}  # in turn, and when the last poll without it was asked for
         self._ended: dict[JobId, float] = {}  # the same of ended jobs, of the first poll only
         self._last = -math.inf  # when the last poll was asked for
         self._work = asyncio.Event()
@@ -48,7 +48,7 @@ class Census:
 
     def known_until(self) -> float:
         """Polls begun until then (monotonic) hold no job of ours that we don't know; -inf: none has been read yet."""
-        return next(iter(self._unread.values()), self._last)
+        return min(self._unread.values(), default=self._last)
 
     def behind(self) -> bool:
         """Some listed job has not been read yet."""
@@ -60,8 +60,9 @@ class Census:
         if booted:
             young = self._now() - FORGETFUL
             self._foreign = {job: read for job, read in self._foreign.items() if read < young}
-        self.ours &= listed.keys()
-        for known in (self._foreign, self._unread, self._ended):
+            for job in [job for job, known in self.ours.items() if known >= young]:
+                self._unread.setdefault(job, self._last)
+        for known in (self.ours, self._foreign, self._unread, self._ended):
             for job in known.keys() - listed.keys():
                 del known[job]
         for job, states in listed.items():
@@ -76,7 +77,7 @@ class Census:
 
     def ours_too(self, job: JobId) -> None:
         """We know without a read."""
-        self.ours.add(job)
+        self.ours.setdefault(job, self._now())
         self._unread.pop(job, None)
         self._ended.pop(job, None)
         self._foreign.pop(job, None)
@@ -101,8 +102,9 @@ class Census:
             pause = 1.0 / PER_SECOND
             try:
                 self._learn(job, await self._client.job(job))
-            except NotFound:
-                self._learn(job, None)
+            except NotFound:  # as long as it is listed, that says nothing; nobody waits behind it
+                self._defer(job)
+                pause = RETRY if len(self._unread) + len(self._ended) < 2 else pause
             except BridgeError as error:
                 log.warning("job %d could not be read, and is tried again: %s", job, error)
                 pause = RETRY
@@ -111,12 +113,19 @@ class Census:
                 pause = RETRY
             await self._sleep(pause)
 
-    def _learn(self, job: JobId, record: JobRecord | None) -> None:
+    def _defer(self, job: JobId) -> None:
+        for queue in (self._unread, self._ended):
+            if (known := queue.pop(job, None)) is not None:
+                queue[job] = known
+        self._wake()
+
+    def _learn(self, job: JobId, record: JobRecord) -> None:
         if self._unread.pop(job, self._ended.pop(job, None)) is not None:
-            if record is not None and record.mark is not None:
-                self.ours.add(job)
+            if record.mark is not None:
+                self.ours[job] = self._now()
                 self._found(record)
             else:
+                self.ours.pop(job, None)
                 self._foreign[job] = self._now()
         self._wake()
 

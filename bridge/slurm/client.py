@@ -215,11 +215,13 @@ class SlurmClient:
             error.saying(self.rights.refusal(error.said or str(error)))
             raise
 
-    async def unhold(self, job: JobId, priority: int | None) -> None:
-        """Let a held job run, with that priority; Slurm refuses to set one while it is held."""
+    async def unhold(self, job: JobId) -> None:
+        """Let a held job run."""
         await self._update(job, {"hold": False})
-        if priority is not None:
-            await self._update(job, {"priority": translate.number(priority)})
+
+    async def update_priority(self, job: JobId, priority: int) -> None:
+        """Of a job that waits; refused while it is held."""
+        await self._update(job, {"priority": translate.number(priority)})
 
     async def allocate(self, job: JobId, spec: JobSpec) -> translate.Submitted:
         """Place the job now or not at all: on return it is RUNNING. Its owner is the token's user, always.

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from itertools import zip_longest
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 from bridge.config import SlurmSettings
@@ -33,6 +34,7 @@ LOOKS_PER_GRACE: Final = 4.0  # so many looks at a running job in the grace time
 IDLE: Final = 0.25  # seconds until the next question whether a running job is due
 SAME_JOB_INTERVAL: Final = 1.0  # seconds between two looks at one waiting job
 RETRY: Final = 1.0  # seconds before a failed read is tried again
+DENIAL: Final = 30.0  # seconds: what Slurm said it didn't have so long ago it is asked for anew
 
 log = logging.getLogger("bridge.slurm")
 
@@ -52,7 +54,7 @@ class Reads:
         self.records: dict[JobId, JobRecord] = {}
         self.begun: dict[JobId, int] = {}  # stamp of the question that each record answers
         self.asked: dict[JobId, float] = {}  # monotonic time of the same question
-        self.denied: set[JobId] = set()  # not listed, and Slurm said so when it was asked for them
+        self._denied: dict[JobId, float] = {}  # not listed, and when Slurm, asked for them, said so
         self._stamps = 0
         self._client, self._told, self._graces = client, told, graces
         self._now, self._sleep = monotonic, sleep
@@ -80,8 +82,21 @@ class Reads:
 
     # --- news -------------------------------------------------------------------------------------
 
+    def unlisted(self, ours: Mapping[JobId, States], stamp: int) -> list[JobId]:
+        """Those that the last poll listed, or that were read since, and that this one, of `stamp`, does not list."""
+        read = (
+            job for job in self._settled if job not in self._states and self.begun.get(job, stamp) < stamp
+        )
+        return [job for job in chain(self._states, read) if job not in ours]
+
     def polled(
-        self, ours: Mapping[JobId, States], *, first: bool, booted: bool, contested: bool = False
+        self,
+        ours: Mapping[JobId, States],
+        vanished: Iterable[JobId],
+        *,
+        first: bool,
+        booted: bool,
+        contested: bool = False,
     ) -> list[JobId]:
         """A complete poll. Returns the jobs with a new state that a record covers already: no read will tell.
 
@@ -105,12 +120,13 @@ class Reads:
             self._background.update((job, None) for job in self._by_turns(ours))
         if booted:
             self._background.update((job, None) for job, states in ours.items() if not is_ended(states))
-        for job in [job for job in self._settled if job not in ours and job in before]:
-            del self._settled[job]
+        for job in vanished:  # should it be listed again, it is another job
+            self._settled.pop(job, None)
             self._untold.discard(job)
         self._note_waiting(ours)
         self._note_running(ours if contested and self._graces.given() else {})
-        self.denied -= ours.keys()
+        for job in self._denied.keys() & ours.keys():
+            del self._denied[job]
         for job in [job for job, due in self._retry.items() if due <= self._now()]:
             del self._retry[job]
             self._ask(job, self._urgent)
@@ -163,12 +179,16 @@ class Reads:
             f" {grace:.0f} s may be over by then; give their partitions or QOS at least {2 * round_:.0f} s"
         )
 
+    def denied(self, job: JobId) -> bool:
+        """Not listed, and Slurm, asked for it lately, has none."""
+        return self._now() - self._denied.get(job, -math.inf) < DENIAL
+
     def note(self, record: JobRecord) -> None:
         """A record from elsewhere, as good as a read of ours."""
         self.records[record.id] = record
         self.begun[record.id] = self.stamp()
         self.asked[record.id] = self._now()
-        self.denied.discard(record.id)
+        self._denied.pop(record.id, None)
         self._first.discard(record.id)
         self._settled[record.id] = record.states
         self._urgent.pop(record.id, None)
@@ -189,7 +209,7 @@ class Reads:
 
     def recant(self, job: JobId) -> None:
         """That Slurm denied this job no longer counts, nor will it if the answer is still under way."""
-        self.denied.discard(job)
+        self._denied.pop(job, None)
         if job in self._reading:
             self._stale.add(job)
 
@@ -198,7 +218,7 @@ class Reads:
         self.records.pop(job, None)
         self.begun.pop(job, None)
         self.asked.pop(job, None)
-        self.denied.discard(job)
+        self._denied.pop(job, None)
         self._first.discard(job)
         self._untold.discard(job)
         self._retry.pop(job, None)
@@ -297,18 +317,20 @@ class Reads:
         covers = self._reading[job] = self._states.get(job)
         begun, asked = self.stamp(), self._now()
         news = done = False
+        read: JobRecord | None = None
         try:
-            record = await self._client.job(job)
-            news = self.records.get(job) != record
-            self.records[job] = record
+            read = await self._client.job(job)
+            news = self.records.get(job) != read
+            self.records[job] = read
             self.begun[job], self.asked[job] = begun, asked
-            self.denied.discard(job)
+            self._denied.pop(job, None)
             done = True
         except NotFound:
-            done = True  # no evidence against a pod; a poll that lists it with another state asks again
-            news = covers is None and job not in self.denied
+            # Of one that is listed it says nothing: asked again, else nobody ever reads it.
+            done = covers is None
+            news = covers is None and not self.denied(job)
             if covers is None and job not in self._stale:
-                self.denied.add(job)
+                self._denied[job] = asked
         except BridgeError as error:
             log.debug("job %d could not be read: %s", job, error)
         except Exception:
@@ -321,7 +343,6 @@ class Reads:
             self._retry[job] = self._now() + RETRY
             return
         self._first.discard(job)
-        read = self.records.get(job)
         if covers is not None:
             self._settled[job] = covers
         elif read is not None:

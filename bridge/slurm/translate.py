@@ -213,6 +213,7 @@ def record(job: wire.Job) -> JobRecord:
         partition=job.partition,
         qos=job.qos,
         time_limit=job.time_limit.limit,
+        priority=job.priority.limit,
         excluded=_nodes(job.excluded_nodes),
         exit_code=int(job.exit_code.return_code.value),
         exit_signal=int(job.exit_code.signal.id.value),

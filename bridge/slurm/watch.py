@@ -28,6 +28,7 @@ from bridge.errors import BridgeError, Busy, Denied, ProtocolError, Unreachable,
 from bridge.slurm.archive import Archive
 from bridge.slurm.census import FORGETFUL, Census
 from bridge.slurm.client import SlurmClient
+from bridge.slurm.clock import Clock
 from bridge.slurm.graces import Graces
 from bridge.slurm.pause import Pause
 from bridge.slurm.reads import Reads
@@ -57,6 +58,7 @@ class JobWatcher:
         changed: Callable[[JobId], None],
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.pace = 1.0
         self.polls = 0  # complete polls so far
@@ -76,7 +78,7 @@ class JobWatcher:
         self._reconnect = False
         self._ask_ping = False
         self._fresh_since = -math.inf  # when polls went on after a gap, or under a new boot
-        self._slurm_ahead = 0.0  # what to add to our monotonic clock to get slurmctld's
+        self._clock = Clock(monotonic, wall)
         self._caught_up = math.inf  # when nobody waits any longer for reads of the first poll
         self._contested = False  # some job, of whomever, waits for room
         self._costs: deque[float] = deque((0.0, 0.0), maxlen=2)
@@ -120,15 +122,16 @@ class JobWatcher:
         return self._now() - self._reads.asked.get(job, -math.inf)
 
     def denied(self, jobs: Iterable[JobId]) -> frozenset[JobId]:
-        """Those that are not in the last complete poll, and of which Slurm said so when it was asked for them."""
-        return frozenset(self._reads.denied.intersection(jobs)) if self._reads.denied else frozenset()
+        """Those that are not in the last complete poll, and of which Slurm, asked for them lately, said so."""
+        return frozenset(filter(self._reads.denied, jobs))
 
     def recalled(self, jobs: Iterable[JobId]) -> Mapping[JobId, JobRecord]:
         """What Slurm's accounting has of those that slurmctld doesn't list, as far as it was asked."""
         return self._archive.records(jobs)
 
-    def recallable(self, jobs: Iterable[JobId]) -> frozenset[JobId]:
-        """Those that may have ended unseen, and whose answer from Slurm's accounting is worth waiting for."""
+    def recallable(self, jobs: Iterable[JobId]) -> Mapping[JobId, str]:
+        """Those that may have ended unseen, and whose answer from Slurm's accounting is worth waiting for; and why it
+        isn't there, "" = it is on its way."""
         return self._archive.open(job for job in jobs if self.newest(job) is None)
 
     def unseen(self) -> Iterator[JobId]:
@@ -166,17 +169,19 @@ class JobWatcher:
         return self._now() - self._fresh_since
 
     def slurm_now(self) -> float:
-        """slurmctld's clock, to a second; 0.0 before it was asked. The wall clock of this machine may jump."""
-        return self._now() + self._slurm_ahead if self._slurm_ahead else 0.0
+        """Unix seconds by slurmctld's clock, by ours before it was asked; neither may jump, see `core.clock`."""
+        return self._clock.now()
 
     def catching_up(self) -> bool:
         """Jobs of the first poll have not all been read, and there was time for a few hundred of them at most."""
         unread = not self.polls or self._reads.behind() or self._census.behind()
         return unread and self._now() < self._caught_up
 
-    def overdue(self) -> str:
-        """Why a preemption may be seen too late; "" = it is seen in time."""
-        return self._reads.overdue()
+    def notes(self) -> Iterator[str]:
+        """What comes late."""
+        for what, why in (("preemption", self._reads.overdue()), ("accounting", self._archive.note())):
+            if why:
+                yield f"{what}: {why}"
 
     def boot_age(self) -> float:
         """Seconds since we saw slurmctld's boot time change; inf while it never has."""
@@ -268,27 +273,29 @@ class JobWatcher:
         }
         due = asked - self._boot_looked >= BOOT_INTERVAL
         booted = False
-        if due or self._failures or not self.polls or self._takes_back(ours):
+        vanished = [job for job in self._reads.unlisted(ours, stamp) if job in self or job in followed]
+        if due or self._failures or not self.polls or self._takes_back(ours, vanished):
             booted = await self._look_at_boot()
         self._stamp = stamp
-        self._publish(asked, ours, booted)
+        self._publish(asked, ours, vanished, booted)
         if self._client.rights.held:
             others = {job: states for job, states in everything.items() if job not in self._ids}
             self._census.count(others, asked, booted=booted)
         self._recovered()
 
-    def _takes_back(self, ours: Mapping[JobId, States]) -> bool:
-        """Of the last poll, and of jobs that are new in this one and known by an answer to our own request."""
-        records = self._reads.records
-        noted = ((job, records[job].states) for job in ours.keys() - self._states.keys() if job in records)
+    def _takes_back(self, ours: Mapping[JobId, States], vanished: Iterable[JobId]) -> bool:
+        """Of the last poll, and of jobs that it didn't show and that an answer to our own request did."""
+        records, new = self._reads.records, ours.keys() - self._states.keys()
+        noted = ((job, records[job].states) for job in chain(new, vanished) if job in records)
         known = chain(self._states.items(), noted)
         return any(_backwards(before, ours.get(job)) for job, before in known)
 
     async def _look_at_boot(self) -> bool:
         """True: another boot than the last we saw."""
+        asked = self._now()
         boot = await self._client.boot_time()
         self._boot_looked = self._now()
-        self._slurm_ahead = self._client.slurm_time - self._boot_looked
+        self._clock.told(self._client.slurm_time, asked)
         if self._held != self._client.rights.held:
             self._held = self._client.rights.held
             log.warning(self._client.rights.note() or "the bridge numbers its jobs itself again")
@@ -299,14 +306,15 @@ class JobWatcher:
         log.warning("slurmctld has started anew (boot time %.0f, was %.0f)", boot, before)
         return True
 
-    def _publish(self, asked: float, ours: dict[JobId, States], booted: bool) -> None:
+    def _publish(
+        self, asked: float, ours: dict[JobId, States], vanished: Iterable[JobId], booted: bool
+    ) -> None:
         """No await in here: nobody sees half of it."""
         before, first = self._states, not self.polls
         if first:
             self._caught_up = self._now() + CATCH_UP
         if asked - self._asked > self._settings.freshness or booted:
             self._fresh_since = asked
-        vanished = [job for job in before if job not in ours]
         self._archive.polled(ours, vanished, asked - self._asked)
         self._states = ours
         self._asked = asked
@@ -323,7 +331,7 @@ class JobWatcher:
                     self._reads.forget(job)  # Slurm may have given its id to another
             elif self._now() - since > KEPT_RECORDS:
                 self.forget(job)
-        covered = self._reads.polled(ours, first=first, booted=booted, contested=self._contested)
+        covered = self._reads.polled(ours, vanished, first=first, booted=booted, contested=self._contested)
         for job in ours if first else [*vanished, *covered]:
             self._tell(job)
 

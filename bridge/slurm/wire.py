@@ -130,6 +130,7 @@ class Job(Wire, frozen=True):
     partition: str = ""
     qos: str = ""
     time_limit: Number = UNSET
+    priority: Number = UNSET
     excluded_nodes: str = ""  # a hostlist
     required_nodes: str = ""  # a hostlist
     exit_code: ExitCode = ExitCode()

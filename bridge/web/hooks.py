@@ -12,7 +12,7 @@ one who asked, and both have a limit on what they can make us do. Any replica an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qs
@@ -71,20 +71,23 @@ class _Waiting:
 
 
 class Hooks:
-    """`ours`: is that job ours; `hint`: look at a job of ours; `job`: one full read; `there`: who has GPUs on these
-    nodes, by the API server's own word; `clock` is monotonic."""
+    """`ours`: is that job ours, as far as we know; `chosen`: the ids that we choose; `hint`: look at a job of ours;
+    `job`: one full read; `there`: who has GPUs on these nodes, by the API server's own word; `clock` is monotonic."""
 
     def __init__(
         self,
         ours: Callable[[JobId], bool],
         ledger: Ledger,
         *,
+        chosen: Container[JobId],
+        cluster: str,
         hint: Callable[[JobId], None],
         job: Callable[[JobId], Awaitable[JobRecord]],
         there: Callable[[Iterable[SlurmNode]], Awaitable[Collection[Holder]]],
         clock: Callable[[], float],
     ) -> None:
         self._ours, self._ledger = ours, ledger
+        self._chosen, self._cluster = chosen, cluster
         self._hint, self._job, self._there, self._clock = hint, job, there, clock
         self._hints = Budget(HINTS_PER_SECOND, clock)
         self._reads = Budget(READS_PER_SECOND, clock)
@@ -119,11 +122,12 @@ class Hooks:
         return 204
 
     async def handover(self, job: JobId, nodes: str) -> tuple[int, Clear | Error]:
-        """May the native job start? One of ours may: the ledger is asked again before its pods are bound."""
+        """May the job start? One of ours may, as the ledger is asked again before its pods are bound. What it is tells
+        its mark: a number that Slurm gave to one of ours may be another's, as a slurmctld that was killed forgets."""
         if self._ours(job):
             self.hint(job)
         try:
-            found = () if self._ours(job) else await self._in_the_way(job, nodes)
+            found = () if job in self._chosen else await self._in_the_way(job, nodes)
         except (Unclear, BridgeError) as error:
             HANDOVERS.labels("unknown").inc()
             return 503, Error(str(error))
@@ -144,7 +148,7 @@ class Hooks:
                 return ()
         try:
             record = await self._record(job, asked + ANSWER)
-            if is_ended(record.states):
+            if is_ended(record.states) or (record.mark is not None and record.mark.cluster == self._cluster):
                 return ()
             if not record.nodes:
                 raise Unclear(f"Slurm names no nodes for job {job}")

@@ -42,7 +42,16 @@ class Watched:
         self.client = SlurmClient(self.settings, transport=httpx.ASGITransport(self.world))
         self.told: list[JobId] = []
         self.boot_ages: list[float] = []
-        self.watcher = JobWatcher(self.client, self.settings, IDS, self.hear, self.time.now, self.time.sleep)
+        self.behind = 0.0  # seconds that the wall clock of our machine is
+        self.watcher = JobWatcher(
+            self.client,
+            self.settings,
+            IDS,
+            self.hear,
+            self.time.now,
+            self.time.sleep,
+            wall=lambda: self.time.now() - self.behind,
+        )
         self._task: asyncio.Task[None] | None = None
 
     def hear(self, job: JobId) -> None:

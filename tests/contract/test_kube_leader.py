@@ -99,6 +99,17 @@ async def test_what_people_write_on_the_lease_outlives_renewals_and_is_seen(side
     assert left.transitions == generation.transitions
 
 
+async def test_what_a_leader_tells_the_next_one_is_written_with_its_renewals(side: Side) -> None:
+    seen: list[LeaseRecord] = []
+    one = Leader(side.client, side.namespace, "l", "one", retry=0.1, tell=lambda led: {"led": f"{led > 0.2}"})
+    two = Leader(side.client, side.namespace, "l", "two", retry=0.1, look=0.1, seen=seen.append)
+    async with running(one) as first, running(two):
+        await eventually(lambda: bool(seen) and seen[-1].annotations == {"led": "True"})
+        await stop(first)
+        await eventually(lambda: two.leading, within=DURATION - 1, promised=True)
+    assert seen[-1].annotations == {"led": "True"}, "kept by one who tells nothing"
+
+
 # --- virtual time ---------------------------------------------------------------------------------
 
 

@@ -189,6 +189,22 @@ def test_a_manifest_of_a_job_becomes_a_workload() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "status", "reason", "overdue"),
+    [
+        ("FailureTarget", "True", "DeadlineExceeded", "too long"),  # since 1.31 while its pods still end
+        ("Failed", "True", "DeadlineExceeded", "too long"),
+        ("Failed", "True", "BackoffLimitExceeded", ""),
+        ("Failed", "False", "DeadlineExceeded", ""),
+        ("Complete", "True", "CompletionsReached", ""),
+    ],
+)
+def test_a_job_tells_that_it_took_too_long(kind: str, status: str, reason: str, overdue: str) -> None:
+    shown = {"type": kind, "status": status, "reason": reason, "message": "too long"}
+    found = view.workload(raw({"metadata": {"name": "j"}, "status": {"conditions": [shown]}}))
+    assert found.overdue == overdue
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ from bridge.core.model import JobId, JobRecord
 from bridge.slurm.census import FORGETFUL, PER_SECOND, RETRY, Census
 from bridge.slurm.client import SlurmClient
 from tests.contract.slurm_fixture import MARK
+from tests.sim.accidents import slurm as slurm_fault
 from tests.sim.loop import run
 from tests.worlds.slurm import SlurmWorld
 from tests.worlds.slurm_faults import Fault, Kind
@@ -73,7 +75,11 @@ def test_ours_are_found_by_their_mark_and_others_are_read_once(tmp_path: Path) -
         for _ in range(3):
             slurm.poll()
             await asyncio.sleep(1.0)
-        assert (slurm.census.ours, [record.id for record in slurm.found], slurm.reads) == ({mine}, [mine], 4)
+        assert (set(slurm.census.ours), [record.id for record in slurm.found], slurm.reads) == (
+            {mine},
+            [mine],
+            4,
+        )
 
     play(tmp_path, scene)
 
@@ -102,9 +108,9 @@ def test_a_read_that_fails_is_tried_again_and_nothing_is_known_before(tmp_path: 
         slurm.ours(JobId(99))
         slurm.poll()
         await asyncio.sleep(RETRY / 2)
-        assert (slurm.census.ours, slurm.census.known_until()) == (set(), -math.inf)
+        assert (set(slurm.census.ours), slurm.census.known_until()) == (set(), -math.inf)
         await asyncio.sleep(RETRY)
-        assert slurm.census.ours == {99}
+        assert set(slurm.census.ours) == {99}
 
     play(tmp_path, scene)
 
@@ -123,7 +129,46 @@ def test_a_young_id_is_read_again_after_a_boot_of_slurmctld_that_may_have_given_
         slurm.ours(old)  # it can't be, and would cost a read of every job
         slurm.poll(booted=True)
         await asyncio.sleep(1.0)
-        assert slurm.census.ours == {young}
+        assert set(slurm.census.ours) == {young}
+
+    play(tmp_path, scene)
+
+
+def test_so_is_one_of_ours_whose_number_it_may_have_given_to_another(tmp_path: Path) -> None:
+    async def scene(slurm: Counted) -> None:
+        old, young = slurm.ours(JobId(98)), JobId(99)
+        slurm.poll()
+        await asyncio.sleep(FORGETFUL + 1)
+        slurm.ours(young)
+        slurm.poll()
+        await asyncio.sleep(1.0)
+        assert set(slurm.census.ours) == {old, young}
+        for job in (old, young):
+            slurm.world.add(replace(slurm.world.jobs[job], admin_comment=""))
+        slurm.poll(booted=True)
+        await asyncio.sleep(1.0)
+        assert set(slurm.census.ours) == {old}
+
+    play(tmp_path, scene)
+
+
+def test_a_listed_job_that_slurm_denies_when_it_is_asked_is_asked_for_again(tmp_path: Path) -> None:
+    async def scene(slurm: Counted) -> None:
+        mine = slurm.ours(JobId(99))
+        slurm.world.faults.add(slurm_fault("404", "GET job/", 3))
+        for _ in range(3):
+            slurm.poll()
+            await asyncio.sleep(RETRY)
+        assert slurm.census.known_until() == -math.inf
+        await asyncio.sleep(2 * RETRY)
+        assert set(slurm.census.ours) == {mine}
+        slurm.world.faults.add(slurm_fault("404", "GET job/", 3))
+        gone = slurm.world.native().id
+        slurm.poll()
+        await asyncio.sleep(0.1)
+        slurm.world.lose(gone)
+        last = slurm.poll()
+        assert slurm.census.known_until() == last
 
     play(tmp_path, scene)
 

@@ -47,20 +47,31 @@ async def test_a_held_job_has_our_mark_and_a_number_of_slurms_and_runs_once_it_i
         await eventually(lambda: runs(slurm, later))
         record = await slurm.client.job(job)
         assert ("PENDING" in record.states, record.reason, record.mark) == (True, held.REASON, MARK)
-        await slurm.client.unhold(job, priority)
+        await slurm.client.unhold(job)
         await eventually(lambda: runs(slurm, job))
         assert (await slurm.client.job(job)).reason != held.REASON
 
 
+async def test_a_priority_is_refused_while_the_job_is_held_and_told_once_it_is_given(slurm: Slurm) -> None:
+    async with submitted(slurm, spec(priority=77)) as job:
+        assert (await slurm.client.job(job)).priority == 0
+        with pytest.raises(Invalid):
+            await slurm.client.update_priority(job, 77)
+        await slurm.client.unhold(job)
+        assert (await slurm.client.job(job)).priority not in (None, 0, 77)
+        await slurm.client.update_priority(job, held.FIRST)
+        assert (await slurm.client.job(job)).priority == held.FIRST
+
+
 async def test_to_release_twice_does_no_harm_and_what_has_ended_is_told(slurm: Slurm) -> None:
     async with submitted(slurm, spec()) as job:
-        await slurm.client.unhold(job, None)
-        await slurm.client.unhold(job, None)
+        await slurm.client.unhold(job)
+        await slurm.client.unhold(job)
         await slurm.client.cancel(job)
         with pytest.raises(Invalid):
-            await slurm.client.unhold(job, None)
+            await slurm.client.unhold(job)
     with pytest.raises(NotFound):
-        await slurm.client.unhold(slurm.id(), None)
+        await slurm.client.unhold(slurm.id())
 
 
 async def test_a_held_job_can_be_ended(slurm: Slurm) -> None:

@@ -76,6 +76,37 @@ async def test_for_jobs_that_cannot_be_read_after_a_start_nobody_waits_for_long(
     assert not watched.watcher.catching_up()
 
 
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("asked", [False, True])
+async def test_a_job_that_slurm_loses_is_missed_also_before_any_poll_has_shown_it_and_read_anew_when_it_is_back(
+    watched: Watched, asked: bool, listed: bool
+) -> None:
+    """Another leader may have claimed its place, under the same id and with other devices."""
+    watched.world.nodes = {"k0": WorldNode("k0", gpus=8)}
+    await watched.start()
+    await watched.submit(A)
+    watched.watcher.want(A)
+    await watched.pass_time(0.01)
+    first = watched.watcher.records[A]
+    assert is_granted(first.states)
+    if listed:
+        await watched.pass_time(2.0)
+    watched.told.clear()
+    watched.world.lose(A)
+    watched.world.native(gpus=2)
+    await watched.pass_time(1.0)
+    assert A in watched.told
+    assert watched.watcher.newest(A) is None
+    if asked:
+        watched.watcher.want(A)
+        await watched.pass_time(0.1)
+        assert watched.watcher.denied([A])
+    await watched.submit(A)
+    await watched.pass_time(2.0)
+    assert watched.watcher.records[A].gres != first.gres
+    assert watched.watcher.newest(A) == first.states
+
+
 async def test_a_quiet_cluster_is_polled_and_nothing_else(watched: Watched) -> None:
     for i in range(20):
         await watched.submit(JobId(IDS.first + i))
@@ -353,7 +384,7 @@ async def test_a_read_that_is_no_longer_needed_leaves_nobody_spinning(watched: W
     try:
         reads.resume()
         await asyncio.sleep(0)
-        reads.polled({A: frozenset({"RUNNING"})}, first=False, booted=False)
+        reads.polled({A: frozenset({"RUNNING"})}, (), first=False, booted=False)
         if taken == "noted":
             reads.note(JobRecord(id=A, states=frozenset({"RUNNING"})))
         else:

@@ -100,6 +100,30 @@ async def test_a_new_boot_is_seen_and_every_live_record_read_again(watched: Watc
     assert watched.watcher.boot_age() == pytest.approx(101.0, abs=1.0)
 
 
+@pytest.mark.parametrize("step", [-86400.0, 86400.0])
+async def test_a_clock_of_slurmctld_that_is_set_is_followed_after_a_minute_and_till_then_the_earlier_counts(
+    watched: Watched, step: float
+) -> None:
+    await watched.start()
+    await watched.pass_time(5.0)
+    watched.world.clock = lambda: watched.time.now() + step
+    await watched.pass_time(50.0)
+    assert watched.watcher.slurm_now() - watched.time.now() == pytest.approx(min(step, 0.0), abs=1.0)
+    await watched.pass_time(15.0)
+    assert watched.watcher.slurm_now() - watched.time.now() == pytest.approx(step, abs=1.0)
+
+
+async def test_the_wall_clock_of_our_machine_counts_only_where_it_is_earlier_and_no_longer_than_a_minute(
+    watched: Watched,
+) -> None:
+    watched.behind = 3600.0
+    await watched.start()
+    await watched.pass_time(50.0)
+    assert watched.watcher.slurm_now() == pytest.approx(watched.time.now() - 3600.0, abs=1.0)
+    await watched.pass_time(15.0)
+    assert watched.watcher.slurm_now() == pytest.approx(watched.time.now(), abs=1.0)
+
+
 @pytest.mark.parametrize("version", [45, 42])
 async def test_what_a_crash_takes_back_is_never_told_before_the_new_boot(
     tmp_path: Path, version: int

@@ -134,12 +134,22 @@ def test_a_place_that_came_back_with_other_gpus_is_drained_once(drained: frozens
 
 
 @pytest.mark.parametrize(
-    ("since", "booted", "anew"), [(70, 0, True), (2, 31, True), (2, 33, False), (2, 0, False)]
+    ("since", "booted", "anew"),
+    [
+        (70, 0, True),
+        (2, 31, True),
+        (2, 33, False),
+        (2, 0, False),
+        (2, 20, True),
+        (2, 1, True),
+        (-1, 20, False),
+    ],
 )
 def test_a_job_that_began_anew_under_its_pod_and_counts_other_gpus_drains_its_node(
     since: float, booted: float, anew: bool
 ) -> None:
-    """slurmctld came up without the start of the job, and started it again on the same node; or it was requeued."""
+    """slurmctld came up without the start of the job, and started it again on the same node; or it was requeued. It may
+    have come up once more since."""
     at = Condition(type="PodScheduled", status="True", changed=NOW - 30 - since)
     again = record(FIRST, "RUNNING", gres=("gpu:h100:2(IDX:2-3)",), started=NOW - 30)
     seen = facts(bound(FIRST, conditions=(at,)), sights=(sight(again),), booted=booted and NOW - booted)
@@ -203,6 +213,30 @@ def test_what_slurm_said_minutes_ago_costs_no_pod_its_place() -> None:
     """Every id of the attempt may be used up by refused claims; others may have gone since."""
     assert [type(s) for s in look(claim_refused=busy(3)).steps if isinstance(s, DeletePod)]
     assert not [s for s in look(claim_refused=replace(busy(3), age=61.0)).steps if isinstance(s, DeletePod)]
+
+
+def test_a_place_that_is_held_for_another_pod_of_ours_is_claimed_through_the_queue_and_never_given_up() -> (
+    None
+):
+    """That grant is given back, and what comes free goes to whoever is first in the queue."""
+    left = sight(record(FIRST, "FAILED"))
+    assert not claimed(look(wanted=True)).immediate
+    assert not claimed(look(sights=(left,), claim_refused=busy(3), wanted=True)).immediate
+
+
+@pytest.mark.parametrize(
+    ("reason", "waited", "ends"),
+    [("Resources", 61.0, True), ("Resources", 30.0, False), ("Licenses", 61.0, False)],
+)
+def test_a_claim_under_another_id_that_waits_because_others_hold_the_place_ends_the_pod(
+    reason: str, waited: float, ends: bool
+) -> None:
+    required = (SlurmNode("n1"),)
+    waits = record(
+        FAST, "PENDING", nodes=(), gres=(), reason=reason, required=required, submitted=NOW - waited
+    )
+    decision = look(sights=(sight(record(FIRST, "FAILED")), sight(waits)), claim_refused=busy(1))
+    assert any(isinstance(s, DeletePod) for s in decision.steps) is ends
 
 
 # --- time limits ----------------------------------------------------------------------------------
@@ -275,3 +309,31 @@ def test_a_claim_for_the_rest_of_a_limit_ends_its_pod_where_the_limit_does(passe
     decision = placed_for(60.0, sights=(sight(again),))
     assert any(isinstance(s, DeletePod) for s in decision.steps) is ends
     assert "no more than" not in decision.verdict.text
+
+
+@pytest.mark.parametrize(("passed", "ends"), [(119.0, False), (121.0, True)])
+@pytest.mark.parametrize("state", ["PENDING", "FAILED"])
+def test_a_claim_that_has_no_place_yet_ends_its_pod_where_the_limit_does(
+    state: str, passed: float, ends: bool
+) -> None:
+    """Two minutes were left, and two are on top; slurmctld said no, or makes it wait."""
+    again = record(
+        FIRST, state, submitted=NOW - passed, time_limit=4, required=(SlurmNode("n1"),), reason="Licenses"
+    )
+    decision = placed_for(60.0, sights=(sight(again),), claim_refused=busy(0))
+    assert any(isinstance(s, DeletePod) for s in decision.steps) is ends
+    assert (decision.verdict.reason == Reason.TIME_LIMIT) is ends
+
+
+def test_a_claim_that_waited_before_it_ran_ends_its_pod_no_later_for_that() -> None:
+    started = NOW - 30
+    again = record(
+        FIRST,
+        "RUNNING",
+        submitted=NOW - 121,
+        started=started,
+        ended=started + 4 * 60,
+        time_limit=4,
+        required=(SlurmNode("n1"),),
+    )
+    assert any(isinstance(s, DeletePod) for s in placed_for(60.0, sights=(sight(again),)).steps)

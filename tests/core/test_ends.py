@@ -1,4 +1,4 @@
-"""Bound pods and how they end: what is evidence, what is not, and which exit status a job gets."""
+"""Bound pods and how they end: what is evidence, and what is not. The exit status: test_exits.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from bridge.core import jobid
 from bridge.core.attempt import Attempt
 from bridge.core.facts import Facts, Member
 from bridge.core.lifecycle import decide
-from bridge.core.model import Condition, Container, ContainerStatus, GroupKey, JobId, KubeNode, Pod, SlurmNode
+from bridge.core.model import (
+    Condition,
+    ContainerStatus,
+    GroupKey,
+    JobId,
+    KubeNode,
+    SlurmNode,
+)
 from bridge.core.steps import (
     DeletePod,
     DropFinalizer,
@@ -237,43 +244,6 @@ def test_a_finished_pod_ends_its_job_with_its_exit_code(code: int, phase: str, s
     assert (step.id, step.wait_status) == (FIRST, status)
 
 
-def test_a_pod_failed_without_an_exit_code_is_not_reported_as_success() -> None:
-    failed = bound(FIRST, phase="Failed")
-    assert _end(failed).wait_status == 1 << 8
-
-
-def _end(failed: Pod, **changes: Any) -> EndJob:
-    (step,) = decide(facts(failed, sights=(sight(record(FIRST, "RUNNING")),), **changes)).steps
-    assert isinstance(step, EndJob)
-    return step
-
-
-def test_a_container_that_was_killed_for_its_memory_makes_its_job_out_of_memory() -> None:
-    status = ContainerStatus(name="c", terminated=True, exit_code=137, reason="OOMKilled")
-    step = _end(bound(FIRST, phase="Failed", statuses=(status,)), spec=replace(SPEC, comment="run 7"))
-    assert (step.wait_status, step.note) == (253, "run 7; container c of default/train-0 was OOMKilled")
-
-
-@pytest.mark.parametrize(("reason", "signal"), [("Evicted", 15), ("DeadlineExceeded", 24)])
-@pytest.mark.parametrize("codes", [(), (143,)])
-def test_a_pod_that_was_evicted_or_took_too_long_says_so_in_slurm(
-    reason: str, signal: int, codes: tuple[int, ...]
-) -> None:
-    statuses = tuple(ContainerStatus(name="c", terminated=True, exit_code=code) for code in codes)
-    step = _end(bound(FIRST, phase="Failed", statuses=statuses, reason=reason, message="too much"))
-    assert (step.wait_status, step.note) == (signal, f"default/train-0: {reason}: too much")
-
-
-def test_a_pod_that_its_node_refused_to_start_says_why_in_slurm() -> None:
-    step = _end(bound(FIRST, phase="Failed", reason="OutOfcpu"))
-    assert (step.wait_status, step.note) == (1 << 8, "default/train-0: OutOfcpu")
-
-
-def test_a_container_that_died_of_a_signal_gives_its_job_that_signal() -> None:
-    status = ContainerStatus(name="c", terminated=True, exit_code=139, signal=11)
-    assert _end(bound(FIRST, phase="Failed", statuses=(status,))).wait_status == 11
-
-
 def test_a_deleted_pod_ends_its_job_as_cancelled_once_its_containers_are_dead() -> None:
     killed = done(143, "Failed", deleted=NOW)
     (step,) = decide(facts(killed, sights=(sight(record(FIRST, "RUNNING")),))).steps
@@ -374,20 +344,3 @@ def test_a_record_that_is_old_ends_no_pod_at_its_limit_and_is_read_again(read_ag
     decision = decide(facts(bound(FIRST), sights=(seen,), spec=limited))
     assert bool([s for s in decision.steps if isinstance(s, DeletePod)]) is goes
     assert decision.reads == (() if goes else (FIRST,))
-
-
-def test_a_sidecar_that_kubelet_ended_hides_no_exit_code() -> None:
-    """kubelet ends sidecars last, with SIGTERM, whatever became of the containers."""
-    statuses = (
-        ContainerStatus(name="side", terminated=True, exit_code=143),
-        ContainerStatus(name="c", terminated=True, exit_code=3),
-    )
-    sidecar = (Container(name="side", sidecar=True),)
-    pod = bound(FIRST, phase="Failed", statuses=statuses, init_containers=sidecar)
-    assert _end(pod).wait_status == 3 << 8
-
-
-def test_an_init_container_that_failed_gives_the_job_its_exit_code() -> None:
-    status = ContainerStatus(name="setup", terminated=True, exit_code=4)
-    failed = bound(FIRST, phase="Failed", statuses=(status,), init_containers=(Container(name="setup"),))
-    assert _end(failed).wait_status == 4 << 8

@@ -12,7 +12,7 @@ from bridge.core.attempt import Attempt
 from bridge.core.facts import Facts, Sight
 from bridge.core.lifecycle import decide
 from bridge.core.model import JobId, JobRecord, Pod, SlurmNode
-from bridge.core.steps import DeletePod, EndJob, NameJob, SubmitHeld, Unhold
+from bridge.core.steps import DeletePod, EndJob, NameJob, Prioritize, SubmitHeld, Unhold
 from bridge.core.verdict import Reason
 from bridge.names import JOB_ID_LABEL, SUBMITTED_ANNOTATION
 from tests.core.build import NOW, SPEC, bound, mark, pod, record, vanished
@@ -75,7 +75,10 @@ def test_a_named_job_is_released() -> None:
 
 def test_it_is_released_with_the_priority_that_was_asked_for() -> None:
     spec = replace(SPEC, priority=7)
-    assert decide(facts(named(N1), sights=(waits(N1),), spec=spec)).steps == (Unhold(id=N1, priority=7),)
+    assert decide(facts(named(N1), sights=(waits(N1),), spec=spec)).steps == (
+        Unhold(id=N1),
+        Prioritize(id=N1, priority=7),
+    )
 
 
 def test_of_two_held_jobs_the_lowest_is_named_before_the_other_is_ended() -> None:
@@ -140,13 +143,46 @@ def test_a_claim_is_named_and_goes_before_everybody() -> None:
     decision = decide(facts(one, sights=sights, denied=frozenset({N1})))
     assert decision.steps == (
         NameJob(pod=one, job=N2, submitted=SUBMITTED),
-        Unhold(id=N2, priority=held.FIRST),
+        Unhold(id=N2),
+        Prioritize(id=N2, priority=held.FIRST),
     )
+
+
+def test_a_claim_is_in_the_queue_before_a_double_leaves_what_it_holds() -> None:
+    """Two looks: first it is released, ahead of everybody, then the earlier attempt's job is ended."""
+    back = seen(record(N1, "RUNNING", mark=mark(0)))
+    claim = waits(N2, required=(SlurmNode("n1"),), mark=mark(1))
+    later = Attempt(number=1, since=NOW - 100)
+    first = decide(facts(sits(N2), sights=(back, claim), attempt=later)).steps
+    assert first == (Unhold(id=N2), Prioritize(id=N2, priority=held.FIRST))
+    queued = waits(N2, "Resources", required=(SlurmNode("n1"),), mark=mark(1), priority=held.FIRST)
+    then = decide(facts(sits(N2), sights=(back, queued), attempt=later)).steps
+    assert [step.id for step in then if isinstance(step, EndJob)] == [N1]
 
 
 def test_a_claim_that_was_named_and_not_released_is_released() -> None:
     decision = decide(facts(sits(N2), sights=(waits(N2, required=(SlurmNode("n1"),)),)))
-    assert decision.steps == (Unhold(id=N2, priority=held.FIRST),)
+    assert decision.steps == (Unhold(id=N2), Prioritize(id=N2, priority=held.FIRST))
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"), [(4294901000, True), (held.FIRST, False), (0, False), (None, False)]
+)
+def test_a_claim_that_was_released_without_its_priority_gets_it(given: int | None, missing: bool) -> None:
+    claim = waits(N2, "Priority", required=(SlurmNode("n1"),), priority=given, submitted=NOW - 3000)
+    steps = decide(facts(sits(N2, NOW - 3000), sights=(claim,))).steps
+    assert (Prioritize(id=N2, priority=held.FIRST) in steps) is missing
+
+
+@pytest.mark.parametrize(("age", "missing"), [(5, True), (601, False)])
+def test_so_does_a_waiting_job_while_it_is_young_enough_for_no_person_to_have_changed_it(
+    age: int, missing: bool
+) -> None:
+    spec, waiting = replace(SPEC, priority=7), waits(N1, "Priority", priority=100, submitted=NOW - age)
+    steps = decide(facts(named(N1, NOW - age), sights=(waiting,), spec=spec)).steps
+    assert (Prioritize(id=N1, priority=7) in steps) is missing
+    unasked = decide(facts(named(N1, NOW - age), sights=(waiting,))).steps
+    assert not any(isinstance(step, Prioritize) for step in unasked)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +199,46 @@ def test_a_claim_that_waits_costs_the_pod_only_if_others_hold_the_place(
     claim = waits(N2, reason, required=(SlurmNode("n1"),), submitted=NOW - age)
     decision = decide(facts(bound(N2), sights=(claim,)))
     assert any(isinstance(step, DeletePod) for step in decision.steps) is ends
+
+
+def test_before_that_the_job_whose_place_it_claims_is_asked_for_again_and_every_listed_job_read() -> None:
+    claim = waits(N2, "Resources", required=(SlurmNode("n1"),), submitted=NOW - 61)
+    sights = (vanished(N1, record(N1, "RUNNING")), claim)
+    asked = decide(facts(sits(N2, NOW - 61), sights=sights))
+    assert (asked.steps, asked.reads) == ((), (N1,))
+    unread = decide(facts(sits(N2, NOW - 61), sights=sights, denied=frozenset({N1}), surveyed=False))
+    assert (unread.steps, unread.again) == ((), held.LOOK)
+    denied = decide(facts(sits(N2, NOW - 61), sights=sights, denied=frozenset({N1})))
+    assert any(isinstance(step, DeletePod) for step in denied.steps)
+
+
+@pytest.mark.parametrize("states", ["PENDING", "RUNNING"])
+@pytest.mark.parametrize("again", [N2, JobId(12)], ids=["a higher number", "a lower number"])
+def test_a_running_job_that_lists_lacked_for_a_while_is_named_again_before_its_claim_is_ended(
+    states: str, again: JobId
+) -> None:
+    one, ran = sits(again), seen(record(N1, "RUNNING", submitted=NOW - 400, started=NOW - 399))
+    claim = seen(record(again, states, reason="Resources", required=(SlurmNode("n1"),)))
+    name, end, *_ = decide(facts(one, sights=(ran, claim), boot_age=10.0)).steps
+    assert name == NameJob(pod=one, job=N1, submitted=NOW - 400)
+    assert isinstance(end, EndJob)
+    assert end.id == again
+
+
+def test_nothing_is_named_in_place_of_a_job_that_nobody_has_read() -> None:
+    ran = seen(record(N1, "RUNNING", submitted=NOW - 400, started=NOW - 399))
+    unread = Sight(id=N2, states=frozenset({"RUNNING"}), record=None)
+    decision = decide(facts(sits(N2), sights=(ran, unread), current=frozenset({N1, N2})))
+    assert not decision.steps
+
+
+def test_a_double_that_comes_back_is_no_running_pods_job_because_it_is_older() -> None:
+    """A list lacked it before the pod was bound, and another was submitted: that one's devices are in use."""
+    back = seen(record(N1, "RUNNING", submitted=NOW - 400, started=NOW - 399))
+    steps = decide(facts(sits(N2), sights=(back, seen(record(N2, "RUNNING"))))).steps
+    (end,) = (step for step in steps if isinstance(step, EndJob))
+    assert end.id == N1
+    assert not any(isinstance(step, NameJob) for step in steps)
 
 
 def test_a_claim_that_is_known_from_our_own_submit_only_costs_nothing() -> None:

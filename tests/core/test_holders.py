@@ -62,7 +62,7 @@ class Desk:
         self._now = 1000.0
         self.catching_up = False
         self.records: dict[JobId, JobRecord] = {}
-        self.denied: set[JobId] = set()
+        self.live: dict[Uid, list[JobId]] = {}  # jobs of a pod's group
         self.store = Store(frozenset({SCHEDULER_NAME}), clock=lambda: self.now)
         self.ledger = Ledger(
             self.store,
@@ -76,7 +76,7 @@ class Desk:
             clock=lambda: self.now,
             slurm_now=lambda: NOW + self.now,
             catching_up=lambda: self.catching_up,
-            denied=self.denied.intersection,
+            jobs_of=lambda uid: self.live.get(uid, []),
         )
         self.version = 1000
         self.blind = False  # nodes are no longer seen
@@ -192,33 +192,34 @@ def test_the_holders_of_several_nodes_are_named_with_their_gpus(desk: Desk) -> N
     assert desk.ledger.on([SlurmNode("n2"), SlurmNode("no-twin")]) == ()
 
 
-def test_a_grant_over_the_place_of_a_pod_whose_job_slurm_has_lost_is_no_wait(desk: Desk) -> None:
-    stays = replace(old(), labels={JOB_ID_LABEL: str(SECOND)})
-    desk.put(stays)
-    seen = desk.busy()
-    assert seen is not None
-    assert not seen.homeless
-    desk.denied.add(SECOND)
-    for present, homeless in ((stays, True), (replace(stays, deleted=NOW), False)):
+@pytest.mark.parametrize(
+    ("states", "reason", "homeless"),
+    [
+        ("PENDING", "Resources", True),
+        ("PENDING", "JobHeldUser", False),  # submitted held: not in the queue yet
+        ("RUNNING", "None", False),
+    ],
+)
+def test_a_grant_is_no_wait_while_a_pod_waits_in_the_queue_for_the_place_that_it_lost(
+    desk: Desk, states: str, reason: str, homeless: bool
+) -> None:
+    desk.records[SECOND] = record(SECOND, states, mark=THEIRS, nodes=(), gres=(), reason=reason)
+    desk.live[OLD] = [SECOND]
+    for present, gives_way in ((old(), homeless), (replace(old(), deleted=NOW), False)):
         desk.put(present)
         seen = desk.busy()
         assert seen is not None
-        assert seen.homeless is homeless
+        assert seen.homeless is gives_way
 
 
-@pytest.mark.parametrize(
-    ("states", "nodes", "homeless"),
-    [(("FAILED",), (), True), (("PENDING",), (), True), (("RUNNING",), ("n1",), False)],
-)
-def test_a_pod_whose_place_is_asked_for_again_is_homeless_until_its_job_runs(
-    desk: Desk, states: tuple[str, ...], nodes: tuple[str, ...], homeless: bool
-) -> None:
-    desk.put(replace(old(), labels={JOB_ID_LABEL: str(SECOND)}))
-    places = tuple(map(SlurmNode, nodes))
-    desk.records[SECOND] = record(SECOND, *states, mark=THEIRS, nodes=places, gres=())
-    seen = desk.busy()
-    assert seen is not None
-    assert seen.homeless is homeless
+def test_a_pod_is_told_that_a_grant_waits_for_its_devices_as_long_as_it_does(desk: Desk) -> None:
+    desk.put(old())
+    assert not desk.ledger.wanted([OLD])
+    desk.busy()
+    assert desk.ledger.wanted([OLD])
+    assert not desk.ledger.wanted([Uid("another")])
+    desk.now += 60.0
+    assert not desk.ledger.wanted([OLD])
 
 
 def test_a_grant_waits_from_when_it_was_first_seen_busy(desk: Desk) -> None:

@@ -225,6 +225,17 @@ def test_a_grant_over_the_place_of_a_pod_that_lost_its_job_is_given_back_at_once
     assert "gets its place back" in decision.verdict.text
 
 
+@pytest.mark.parametrize(("left", "given_back"), [(1.0, False), (0.0, True)])
+def test_a_grant_that_waits_for_its_gpus_is_given_back_when_the_pods_limit_is_over(
+    left: float, given_back: bool
+) -> None:
+    """The job itself lasts longer, for the pod's grace: the pod would be started only to be ended."""
+    granted = record(FIRST, "RUNNING", time_limit=3, started=NOW - 60.0 + left, ended=NOW + 120.0 + left)
+    spec = replace(SPEC, user_limit=1, time_limit=3)
+    decision = decide(facts(pod(), sights=(sight(granted),), spec=spec, busy={FIRST: Busy(claims=())}))
+    assert ("Forsake" in kinds(decision)) is given_back
+
+
 def test_the_attempt_is_written_before_the_job_ends_or_our_cancel_would_look_like_a_persons() -> None:
     names = kinds(decide(facts(released(FIRST), sights=(sight(record(FIRST, "RUNNING")),), granted_age=31.0)))
     assert names.index("Forsake") < names.index("EndJob")

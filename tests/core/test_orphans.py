@@ -24,7 +24,8 @@ def judge(
         "dead_for": lambda _: 0.0,
         "ready_for": lambda _: 3600.0,
         "view_age": 0.0,
-        "suspected_age": 61.0,
+        "since": NOW - 61.0,
+        "now": NOW,
         "margin": 30.0,
     }
     return orphan(job, first, second, **(base | changes))
@@ -32,7 +33,7 @@ def judge(
 
 def test_a_job_whose_pods_are_in_neither_list_is_ended_after_their_grace() -> None:
     assert judge() is not None
-    assert judge(suspected_age=59.0) is None
+    assert judge(since=NOW - 59.0) is None
 
 
 def test_a_node_that_has_not_been_seen_since_may_be_dead() -> None:
@@ -42,7 +43,7 @@ def test_a_node_that_has_not_been_seen_since_may_be_dead() -> None:
 
 def test_a_pending_job_holds_nothing_and_needs_no_grace() -> None:
     waiting = replace(record(FIRST, "PENDING"), submitted=NOW - 600)
-    assert judge(waiting, suspected_age=0.0) is not None
+    assert judge(waiting, since=NOW) is not None
 
 
 @pytest.mark.parametrize("which", ["first", "second"])
@@ -58,9 +59,13 @@ def test_jobs_of_others_are_never_orphans(other: Any) -> None:
     assert judge(replace(RUNNING, mark=other)) is None
 
 
-def test_a_list_begun_before_the_submit_proves_nothing() -> None:
-    assert judge(replace(RUNNING, submitted=NOW - 1)) is None  # within the clocks' tolerance
-    assert judge(replace(RUNNING, submitted=NOW + 60)) is None
+def test_a_list_begun_before_the_job_was_read_proves_nothing() -> None:
+    assert judge(first=replace(EMPTY, begun=NOW - 62.0)) is None
+    assert judge(second=replace(LATER, begun=NOW - 1.0)) is None, "out of order"
+
+
+def test_a_job_whose_submit_lies_in_the_future_as_after_a_clock_was_set_back_is_ended_all_the_same() -> None:
+    assert judge(replace(RUNNING, submitted=NOW + 86400.0)) is not None
 
 
 def test_a_job_on_a_node_that_has_just_died_is_kept() -> None:

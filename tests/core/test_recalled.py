@@ -10,7 +10,7 @@ import pytest
 from bridge.core.attempt import Attempt
 from bridge.core.lifecycle import decide
 from bridge.core.model import JobRecord
-from bridge.core.steps import Decision, DeletePod, SubmitJob
+from bridge.core.steps import Decision, DeletePod, SetConditions, SubmitJob
 from bridge.core.verdict import Reason
 from bridge.names import SUBMITTED_ANNOTATION
 from tests.core.build import FIRST, NOW, bound, facts, mark, record, vanished
@@ -86,18 +86,21 @@ def test_while_slurmctld_settles_a_node_failure_says_nothing_and_a_cancel_does()
     assert ends(look(past("CANCELLED"), boot_age=100.0))
 
 
-@pytest.mark.parametrize(("before", "counts"), [(2.0, False), (59.0, False), (61.0, True), (-5.0, True)])
-def test_an_end_that_a_crash_may_have_undone_does_not_count(before: float, counts: bool) -> None:
-    """slurmctld came up so long after it; what it had told stays on the books."""
+@pytest.mark.parametrize(("after", "counts"), [(59.0, True), (61.0, False), (3000.0, False)])
+def test_an_end_after_which_another_leader_watched_and_left_the_pod_does_not_count(
+    after: float, counts: bool
+) -> None:
+    """A crash of slurmctld undid it, and what it had told stays on the books."""
+    assert ends(look(past(), watched=HOUR_AGO + after)) is counts
+
+
+@pytest.mark.parametrize("before", [2.0, 59.0, 61.0, -5.0])
+def test_one_shortly_before_a_start_of_slurmctld_does(before: float) -> None:
+    """Had the start undone it, slurmctld would have the job."""
     for boot_age in (100.0, 3000.0):
         ended = NOW - boot_age - before
         seen = look(past(ended=ended), boot_age=boot_age, booted=NOW - boot_age)
-        assert ends(seen) is counts
-
-
-def test_one_of_a_job_that_started_under_this_boot_does() -> None:
-    """Slurm tells whole seconds."""
-    assert ends(look(past(submitted=NOW - 500, started=NOW - 500, ended=NOW - 500), booted=NOW - 500))
+        assert ends(seen)
 
 
 def test_nor_does_one_after_which_the_job_was_seen_alive() -> None:
@@ -123,11 +126,19 @@ def test_another_submit_of_the_id_does_not_count() -> None:
 
 
 def test_accounting_is_asked_while_slurmctld_is_and_a_claim_waits_for_the_answer() -> None:
-    first = look(None, denied=frozenset(), recallable=frozenset({FIRST}))
+    first = look(None, denied=frozenset(), recallable={FIRST: ""})
     assert (first.reads, first.recalls, first.steps) == ((FIRST,), (FIRST,), ())
-    second = look(None, recallable=frozenset({FIRST}))
+    second = look(None, recallable={FIRST: ""})
     assert (second.reads, second.recalls, second.steps) == ((), (FIRST,), ())
     assert claims(look(None))
+
+
+def test_an_answer_that_fails_to_come_is_waited_for_and_the_pod_says_so() -> None:
+    decision = look(None, recallable={FIRST: "Unable to connect to database"})
+    (told,) = decision.steps
+    assert isinstance(told, SetConditions)
+    assert "has not answered: Unable to connect to database" in told.conditions[0].message
+    assert decision.recalls == (FIRST,)
 
 
 def test_nobody_is_asked_for_a_job_that_slurm_lists() -> None:

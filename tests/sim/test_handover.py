@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,25 @@ async def told(sim: Simulation, job: JobId, nodes: str) -> tuple[int, dict[str, 
     scope = {"type": "http", "method": "GET", "path": "/slurm/handover", "query_string": query, "headers": []}
     await sim.app()(scope, receive, send)
     return sent[0]["status"], json.loads(sent[-1]["body"])
+
+
+def test_a_native_job_with_the_number_of_a_job_that_slurmctld_lost_waits_for_its_pod(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.asker = "alice"
+        sim.start()
+        _, node = await alone(sim, gpus=8)
+        lost = sim.job_of("p")
+        await sim.settle(2.0)
+        sim.slurm.crash(5.0)
+        native = sim.slurm.native(gpus=8)
+        assert (native.id, native.nodes) == (lost, (node,))
+        for _ in range(60):
+            status, answer = await told(sim, native.id, node)
+            assert (status, answer["clear"]) == (200, False)
+            await asyncio.sleep(1.0)
+        assert sim.pod("p") is not None
+
+    play(tmp_path, scene, nodes=1, jobIds="held")
 
 
 @pytest.mark.parametrize("away", ["refuses", "hangs"])

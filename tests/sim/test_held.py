@@ -17,7 +17,7 @@ from bridge.core.orphans import Listing
 from tests.sim import test_story as story
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import running
-from tests.sim.test_vanished import forget, node_of
+from tests.sim.test_vanished import node_of
 from tests.worlds.slurm_faults import Fault, Kind
 from tests.worlds.slurm_jobs import WorldJob
 
@@ -247,64 +247,28 @@ def test_a_lost_grant_is_asked_for_again_under_another_number(tmp_path: Path) ->
     play(tmp_path, scene)
 
 
-def test_a_vanished_job_gets_its_place_back_under_another_number(tmp_path: Path) -> None:
-    async def scene(sim: Simulation) -> None:
-        sim.start()
-        uid = sim.create("p", gpus=2)
-        await sim.until(lambda: running(sim, "p"), 5.0)
-        node, lost = node_of(sim, "p"), sim.job_of("p")
-        forget(sim, lost)
-        await sim.until(lambda: sim.jobs_of(uid) and only(sim.jobs_of(uid)).nodes == (node,), 30.0)
-        assert sim.job_of("p") == only(sim.jobs_of(uid)).id != lost
-        await sim.settle(120.0)
-        assert running(sim, "p")
-
-    play(tmp_path, scene, bootGrace=30.0)
-
-
-def test_the_place_of_a_vanished_job_that_others_took_costs_the_pod_after_a_minute(tmp_path: Path) -> None:
-    async def scene(sim: Simulation) -> None:
-        sim.start()
-        sim.create("p", gpus=8)
-        await sim.until(lambda: running(sim, "p"), 5.0)
-        await sim.crash()
-        forget(sim, sim.job_of("p"))
-        for _ in range(3):
-            sim.slurm.native(gpus=8)
-        sim.start()
-        await sim.settle(40.0)
-        assert running(sim, "p")
-        await sim.until(lambda: sim.pod("p") is None, 60.0)
-
-    play(tmp_path, scene, bootGrace=30.0)
-
-
-def test_an_id_that_slurm_gives_to_another_after_a_crash_costs_no_pod(tmp_path: Path) -> None:
-    async def scene(sim: Simulation) -> None:
-        sim.start()
-        uid = sim.create("p", gpus=1)
-        await sim.until(lambda: running(sim, "p"), 5.0)
-        lost = sim.job_of("p")
-        await sim.settle(2.0)  # faster than a second no slurmctld is up again
-        sim.slurm.crash(30.0)
-        native = sim.slurm.native()
-        assert native.id == lost
-        await sim.until(
-            lambda: sim.jobs_of(uid) and only(sim.jobs_of(uid)).nodes == (node_of(sim, "p"),), 60.0
-        )
-        await sim.settle(120.0)
-        assert running(sim, "p")
-        assert "RUNNING" in sim.slurm.jobs[lost].states
-
-    play(tmp_path, scene, bootGrace=30.0)
-
-
 def test_a_priority_is_given_when_the_job_is_released(tmp_path: Path) -> None:
     async def scene(sim: Simulation) -> None:
         sim.slurm.held = True
         sim.start()
         uid = sim.create("p", annotations={"slurmjob.slinky.slurm.net/priority": "77"})
         await sim.until(lambda: sim.jobs_of(uid) and only(sim.jobs_of(uid)).priority == 77, 10.0)
+
+    play(tmp_path, scene)
+
+
+def test_an_administrator_may_change_the_priority_of_a_job_that_waits(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.held = True
+        sim.start()
+        uid = sim.create("p", annotations={"slurmjob.slinky.slurm.net/priority": "77"})
+        await sim.settle(660.0)
+        job = only(sim.jobs_of(uid))
+        sim.slurm.set_priority(job.id, 5)
+        await sim.crash()
+        sim.start()
+        await sim.settle(120.0)
+        assert only(sim.jobs_of(uid)).priority == 5
 
     play(tmp_path, scene)
 

@@ -17,6 +17,9 @@ from tests.sim.simulation import Simulation
 from tests.worlds.slurm_faults import Fault, Kind
 from tests.worlds.slurm_jobs import WorldNode
 
+NO_SUCH_JOB = (
+    b'{"errors": [{"error_number": 2017, "error": "Invalid job id specified"}], "warnings": [], "meta": {}}'
+)
 Scene = Callable[[Simulation], Awaitable[None]]
 
 
@@ -182,3 +185,24 @@ def test_another_users_token_writes_nothing_where_job_ids_must_be_chosen_and_say
         assert len([r for r in sim.slurm.requests if not r.startswith("GET")]) == before
 
     play(tmp_path, scene, jobIds="chosen")
+
+
+@pytest.mark.parametrize("ids", ["chosen", "held"])
+def test_a_job_that_slurm_lists_and_denies_when_it_is_asked_for_is_asked_for_again(
+    tmp_path: Path, ids: str
+) -> None:
+    """Else nobody would ever learn that it is ours, and an orphan would hold its nodes for ever."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        uid = sim.create("p")
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        await sim.crash()
+        sim.delete("p", force=True)
+        sim.slurm.faults.add(
+            Fault(pattern="GET job/", kind=Kind.STATUS, status=404, body=NO_SUCH_JOB, times=3)
+        )
+        sim.start()
+        await sim.until(lambda: not sim.jobs_of(uid), 180.0)
+
+    play(tmp_path, scene, jobIds=ids)

@@ -141,13 +141,15 @@ def test_a_pod_with_the_name_of_a_dead_one_gets_a_job_of_its_own(tmp_path: Path)
     play(tmp_path, scene)
 
 
-def test_an_orphan_of_ours_is_ended_and_everybody_elses_jobs_live(tmp_path: Path) -> None:
+@pytest.mark.parametrize("set_back", [0.0, 86400.0])
+def test_an_orphan_of_ours_is_ended_and_everybody_elses_jobs_live(tmp_path: Path, set_back: float) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
         uid = sim.create("p")
         await sim.until(lambda: running(sim, "p"), 5.0)
         native = sim.slurm.native()
         await sim.crash()
+        sim.slurm.clock = lambda: sim.wall() - set_back
         sim.kube.storage.delete("pods", "default", "p", {"gracePeriodSeconds": 0})
         sim.start()
         await sim.settle(20.0)

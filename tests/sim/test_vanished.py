@@ -11,6 +11,7 @@ from bridge.core.model import JobId, SlurmNode, is_ended
 from tests.sim.accidents import kube
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import play, running
+from tests.worlds.slurm_faults import Fault, Kind
 
 
 def node_of(sim: Simulation, name: str) -> str:
@@ -102,6 +103,53 @@ def test_a_pod_whose_node_is_drained_in_slurm_is_kept_and_gets_its_place_back(tm
         assert sim.jobs_of(uid)[0].nodes == (node,)
 
     play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_lost_place_that_went_to_a_waiting_pod_of_ours_comes_back_before_a_native_job_gets_it(
+    tmp_path: Path, held: bool, down: bool
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.asker = "alice" if held else "slurm"
+        sim.start()
+        await alone(sim, gpus=8)
+        waiting = sim.create("waiting", gpus=8)
+        await sim.until(lambda: sim.jobs_of(waiting), 10.0)
+        sim.slurm.native(gpus=8)
+        await sim.settle(3.0)
+        if down:
+            await sim.crash()
+        forget(sim, sim.job_of("p"))
+        if down:
+            sim.start()
+        await sim.settle(600.0)
+        assert running(sim, "p")
+
+    play(tmp_path, scene, nodes=1, jobIds="held" if held else "chosen")
+
+
+def test_what_slurm_said_of_a_place_is_forgotten_when_it_came_back_though_the_answer_was_lost(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        uid, _ = await alone(sim, gpus=8)
+        await sim.crash()
+        forget(sim, sim.job_of("p"))
+        native = sim.slurm.native(gpus=8)
+        sim.start()
+        await sim.settle(190.0)  # at least three refusals
+        sim.slurm.end(native.id, "COMPLETED")
+        sim.slurm.faults.add(Fault(pattern="POST job/allocate", kind=Kind.DROP_AFTER, times=1))
+        await sim.until(lambda: sim.jobs_of(uid), 130.0)
+        await sim.settle(50.0)
+        sim.slurm.lose(sim.jobs_of(uid)[0].id)
+        sim.slurm.native(gpus=8)
+        await sim.settle(25.0)
+        assert running(sim, "p"), "asked for anew: it was refused twice"
+
+    play(tmp_path, scene, nodes=1, bootGrace=200.0)
 
 
 def test_a_deleted_pod_on_a_dead_node_frees_its_job_only_after_the_node_is_drained(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from bridge.errors import BridgeError, NotFound
 from bridge.web.hooks import Hooks
 
 IDS = IdRange(1000, 2000)
-OURS, NATIVE = JobId(1500), JobId(7)
+OURS, NATIVE, NUMBERED = JobId(1500), JobId(7), JobId(8)  # NUMBERED: once one of ours, by Slurm's numbers
+CLUSTER = "here"
 HOLDER = Holder(uid=Uid("u"), pod="ns/old", node=KubeNode("n1"), gpus=frozenset({0, 1}))
 
 
@@ -36,8 +37,10 @@ class SlurmSide:
         self.reads: list[JobId] = []
         self.hinted: list[JobId] = []
         self.hooks = Hooks(
-            IDS.__contains__,
+            lambda job: job in IDS or job == NUMBERED,
             self,
+            chosen=IDS,
+            cluster=CLUSTER,
             hint=self.hinted.append,
             job=self.job,
             there=self.there,

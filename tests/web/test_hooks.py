@@ -16,7 +16,8 @@ from bridge.web.app import App
 from bridge.web.extender import Extender
 from bridge.web.hooks import HINTS_PER_SECOND, LISTS_PER_SECOND, MOST_LISTS, NAMED, READS_PER_SECOND
 from bridge.web.pages import pages
-from tests.web.slurm_side import HOLDER, NATIVE, OURS, SlurmSide
+from tests.contract.slurm_fixture import MARK
+from tests.web.slurm_side import HOLDER, NATIVE, NUMBERED, OURS, SlurmSide
 from tests.web.test_extender import View, Writer
 
 CLAIM = Claim(holder=HOLDER, gpus="0-1")
@@ -125,6 +126,18 @@ async def test_a_job_of_ours_is_clear_at_once(http: httpx.AsyncClient, side: Slu
     assert await ask(http, OURS) == (200, {"clear": True})
     assert side.reads == []
     assert side.hinted == [OURS], "a job that starts is as good as a hint"
+
+
+@pytest.mark.parametrize(("cluster", "clear"), [("here", True), ("elsewhere", False), ("", False)])
+async def test_of_a_job_with_a_number_of_slurms_only_its_mark_tells_that_it_is_ours(
+    http: httpx.AsyncClient, side: SlurmSide, cluster: str, clear: bool
+) -> None:
+    assert side.record is not None
+    side.claims = (CLAIM,)
+    side.record = replace(side.record, mark=replace(MARK, cluster=cluster) if cluster else None)
+    status, answer = await ask(http, NUMBERED)
+    assert isinstance(answer, dict)
+    assert (status, answer["clear"]) == (200, clear)
 
 
 async def test_a_job_on_nodes_without_pods_costs_no_read(http: httpx.AsyncClient, side: SlurmSide) -> None:

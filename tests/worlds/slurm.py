@@ -29,6 +29,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Answer = tuple[int, str, bytes]
 
 JSON = "application/json"
+PRIORITY = 4294901000  # about what priority/basic gives to a job that asks for none
 encode = msgspec.json.Encoder().encode
 BOOKS = re.compile(r"slurmdb/v0\.0\.(\d+)/(?:qos/|job/(\d+))")
 DOWN = {"GET jobs/state/": (500, -1), "GET job/{id}": (500, -1), "DELETE job/{id}": (403, 1)}
@@ -361,6 +362,7 @@ def shown(job: WorldJob) -> dict[str, Any]:
         "partition": job.partition,
         "qos": QOS,
         "time_limit": number(job.time_limit),
+        "priority": number(0 if job.on_hold else job.priority or PRIORITY),
         "excluded_nodes": ",".join(sorted(job.excluded)),
         "required_nodes": ",".join(sorted(job.required)),
         "exit_code": exit_code,
