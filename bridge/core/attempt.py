@@ -94,4 +94,4 @@ def of_group(group: Group, at_least: int = 0) -> Attempt:
     """The furthest attempt any member knows, as writing it stops at the first failure; or that a job is known of."""
     found = (parse(pod.annotations.get(ATTEMPT_ANNOTATION, "")) for pod in group.pods)
     furthest = max(found, key=lambda attempt: attempt.number, default=Attempt())
-    return replace(furthest, number=max(furthest.number, at_least))
+    return furthest if furthest.number >= at_least else replace(furthest, number=at_least)

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import httpx
@@ -317,6 +318,7 @@ class SlurmWorld(Cluster):
         )
 
 
+@lru_cache(maxsize=10_000)
 def _route(method: str, rest: str) -> tuple[str, JobId]:
     for wanted, pattern, route in ROUTES:
         found = pattern.fullmatch(rest)
