@@ -74,7 +74,7 @@ def render(attempt: Attempt) -> str:
 
 def parse(text: str) -> Attempt:
     """Anybody who may edit the pod may have written this: whatever it is, the answer is an attempt."""
-    if len(text) > LONGEST_TEXT:
+    if not text or len(text) > LONGEST_TEXT:
         return Attempt()
     try:
         body: Any = json.loads(text)

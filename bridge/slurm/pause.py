@@ -18,14 +18,15 @@ class Pause:
         self._now, self._sleep = monotonic, sleep
         self._until = 0.0
         self._hinted = False
-        self._sleeping: asyncio.Future[None] | None = None
+        self._sleeping: asyncio.Timeout | None = None
 
     def hint(self) -> None:
         """Something changes about now: for a moment every pause is as short as it may be."""
         self._until = self._now() + HURRY
         self._hinted = True
         if self._sleeping is not None:
-            self._sleeping.cancel()
+            self._sleeping.reschedule(asyncio.get_running_loop().time())
+            self._sleeping = None
 
     async def take(self, usual: float, least: float) -> None:
         began = self._now()
@@ -36,9 +37,10 @@ class Pause:
             await self._sleep(max(began + least - self._now(), 0.0))
 
     async def _slept_or_hinted(self, seconds: float) -> None:
-        sleeping = self._sleeping = asyncio.ensure_future(self._sleep(seconds))
         try:
-            await asyncio.wait((sleeping,))
+            async with asyncio.timeout(None) as self._sleeping:
+                await self._sleep(seconds)
+        except TimeoutError:
+            pass  # hinted
         finally:
-            sleeping.cancel()
             self._sleeping = None
