@@ -65,6 +65,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._due.append(handle)
         return handle
 
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there is one thread
+
     def call_at(  # type: ignore[override]
         self,
         when: float,

@@ -40,6 +40,7 @@ from tests.sim.schedule import (
     KubeFault,
     Native,
     NodeAway,
+    Retime,
     Rival,
     Schedule,
     SlurmCrash,
@@ -58,6 +59,7 @@ from tests.worlds.slurm_faults import Fault, Kind
 CALM = 1_500.0  # seconds in which everything must come right: longer than any grace, pause or exclusion
 _LIMIT = f"{OPTION_PREFIX}timelimit"
 BYSTANDER = "bystander"  # a pod of somebody else, whose changes move the API server's version on
+SHORT = 10  # minutes: a job with such a limit ends while everything calms down
 QUIET = 15.0  # seconds of nothing
 SHORTEST_START = (
     1.0  # seconds in which a slurmctld that was killed is back: two jobs of one number differ in the second
@@ -161,8 +163,15 @@ class _Stage:
     def _unfinished(self) -> Violation | None:
         seen = self._sim.witness.picture()
         for pod in seen.pods:
-            if not pod.ended and (pod.phase != "Running" or _LIMIT in pod.annotations):
-                return Violation("converged", f"pod {pod.ref} does not run, although there is room")
+            live = [job for job in seen.own(pod.uid) if not is_ended(job.states)]
+            short = (
+                any(0 < (job.time_limit or 0) <= SHORT for job in live) if live else _LIMIT in pod.annotations
+            )
+            if not pod.ended and (pod.phase != "Running" or short):
+                what = (
+                    "runs on, although its time is over" if short else "does not run, although there is room"
+                )
+                return Violation("converged", f"pod {pod.ref} {what}")
         return next(iter(converged(seen)), None)
 
     async def _pass(self, seconds: float) -> None:
@@ -294,6 +303,10 @@ class _Stage:
                     if is_granted(job.states):
                         slurm.set_states(job.id, "SUSPENDED")
                         self._later(seconds, partial(self._resume, job.id))
+            case Retime(pod=pod, minutes=minutes, seconds=seconds):
+                for job in self._sim.jobs_of(self._uids.get(pod, "")):
+                    self._later(seconds, partial(self._retime, job.id, job.time_limit))
+                    slurm.retime(job.id, minutes or None)
             case _:
                 raise AssertionError(action)
 
@@ -301,6 +314,11 @@ class _Stage:
         known = self._sim.slurm.jobs.get(job)
         if known is not None and "SUSPENDED" in known.states:
             self._sim.slurm.set_states(job, "RUNNING")
+
+    def _retime(self, job: JobId, minutes: int | None) -> None:
+        known = self._sim.slurm.jobs.get(job)
+        if known is not None and not is_ended(known.states):
+            self._sim.slurm.retime(job, minutes)
 
     def _end(self, job: JobId, state: str) -> None:
         known = self._sim.slurm.jobs.get(job)

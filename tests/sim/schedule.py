@@ -171,6 +171,14 @@ class Suspend(Action, frozen=True):
     seconds: float
 
 
+class Retime(Action, frozen=True):
+    """`scontrol update TimeLimit=` of the pod's job, whether it waits or runs; what it was before again later."""
+
+    pod: str
+    minutes: int  # 0 = UNLIMITED
+    seconds: float
+
+
 KUBE_FAULTS = (
     "drop-before", "drop-after", "hang", "hang-done", "truncate", "html", "401", "403", "409", "429", "500", "503",
     "504", "empty-list", "foreign-list",
@@ -218,6 +226,7 @@ class Step(msgspec.Struct, frozen=True):
     action: (
         Create | Delete | Finish | Native | Foreign | Kill | KillAtWrite | Rival | Clock | KubeFault | Watch | Compact
         | NodeAway | Cordon | SlurmFault | SlurmRestart | SlurmCrash | SlurmDown | SlurmHung | JobEnds | Suspend
+        | Retime
     )  # fmt: skip
 
 
@@ -238,6 +247,7 @@ class _Hand:
         "create": 22, "again": 4, "delete": 8, "finish": 4, "native": 2, "foreign": 1, "kill": 5, "kill_at_write": 5,
         "rival": 4, "clock": 2, "kube_fault": 10, "watch": 8, "compact": 3, "node": 3, "cordon": 2, "slurm_fault": 10,
         "restart": 2, "crash": 4, "down": 2, "hung": 3, "ends": 5, "suspend": 2,
+        "retime": 2,
     }  # fmt: skip
 
     def __init__(self, rng: random.Random, more: Sequence[str]) -> None:
@@ -314,6 +324,10 @@ class _Hand:
                 return JobEnds(pod=pod, state=rng.choice(ENDS))
             case "suspend":
                 return Suspend(pod=pod, seconds=rng.choice((1.0, 10.0)))
+            case "retime":
+                return Retime(
+                    pod=pod, minutes=rng.choice((0, 1, 1, 2, 60)), seconds=rng.choice((5.0, 28.0, 50.0))
+                )
         raise AssertionError(kind)
 
     def _create(self) -> Action | None:

@@ -5,6 +5,7 @@ A mutant counts as caught when a schedule fails with it that holds without it.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -161,6 +162,10 @@ def _no_attempt_is_written(patch: Patch) -> None:
     patch.setattr(WriteDoor, "apply", without)
 
 
+def _any_record_tells_the_limit(patch: Patch) -> None:
+    patch.setattr(placed, "LIMIT_FRESH", math.inf)
+
+
 MUTANTS: Iterable[Mutant] = (
     Mutant("a job that is not listed has ended", _absent_is_gone, ("crash", "slurm_fault")),
     Mutant("404 is the end of a job", _404_is_an_end, ("crash", "slurm_fault")),
@@ -180,6 +185,7 @@ MUTANTS: Iterable[Mutant] = (
         _given_back_before_it_is_written,
         ("cordon", "kill_at_write"),
     ),
+    Mutant("a pod ends by the limit that its job once had", _any_record_tells_the_limit, ("retime",)),
     Mutant("no attempt is ever written", _no_attempt_is_written, ("cordon",)),
 )
 

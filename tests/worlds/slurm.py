@@ -167,6 +167,13 @@ class SlurmWorld(Cluster):
             raise Refused(2042, "Job is in held state, pending scheduler release")
         self._put(replace(found, priority=priority))
 
+    def retime(self, job: JobId, minutes: int | None) -> None:
+        """What `scontrol update TimeLimit=` does; None: UNLIMITED."""
+        found = self.get(job)
+        changed = replace(found, time_limit=minutes)
+        self._put(replace(changed, ended=_planned_end(changed)))
+        self.tick()
+
     def _check_rights(self, body: dict[str, Any]) -> None:
         if self.asker == "slurm":
             return
