@@ -284,14 +284,14 @@ def _limit_near(picture: Picture, job: JobRecord) -> bool:
 def containers_first(change: Change) -> Iterator[str]:
     """A job that the bridge ends has no pod whose containers may still run.
 
-    Tolerated: the end of a second job, while another one holds the pod's node; a node that is not Ready, or gone, and
-    was drained first, because nobody will ever say.
+    Tolerated: the end of a second job, while another one holds the pod's node; a node that is drained, and not Ready or
+    gone, now or when the bridge looked, because nobody would ever say.
     """
     ended = {job.id for job in change.after.jobs if is_ended(job.states)}
     over = {job.id for job in change.before.jobs if not is_ended(job.states)} & ended & change.touched
     for pod in change.after.living() if over else ():
         held = change.after.holding(pod)
-        if change.after.given_up(pod.node):
+        if change.after.closed(pod.node) and any(p.given_up(pod.node) for p in (change.before, change.after)):
             continue
         if any(job.id in over for job in held) and not any(is_granted(job.states) for job in held):
             yield f"pod {pod.ref} may still run on {pod.node} and its job was ended: {_told(held)}"

@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from bridge.config import Settings
-from bridge.core.invariants import Violation, bound_on_a_grant, positive_evidence, violations
+from bridge.core.invariants import (
+    Violation,
+    bound_on_a_grant,
+    containers_first,
+    positive_evidence,
+    violations,
+)
 from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, Uid, is_ended
 from bridge.core.picture import Change, Picture
 from bridge.core.twins import by_slurm_name
@@ -27,7 +33,11 @@ from tests.worlds.kube_merge import Object
 from tests.worlds.slurm import SlurmWorld, shown
 from tests.worlds.slurm_cluster import WorldJob
 
-VIEW = {bound_on_a_grant: 2.5, positive_evidence: 6.0}  # seconds: on looks so old these acts may rest
+VIEW = {
+    bound_on_a_grant: 2.5,
+    positive_evidence: 6.0,
+    containers_first: 6.0,
+}  # seconds: on looks so old these acts may rest
 PATIENCE = 700.0  # seconds: longer than the longest time in which a watch may be blind
 LIMIT_MARGIN = 60.0
 
@@ -124,15 +134,16 @@ class Witness:
                 yield Violation("own_end", text)
 
     def _was_right(self, change: Change, found: Violation) -> bool:
-        """There was a reason, and slurmctld took it back before the bridge could know."""
+        """There was a reason, and it was taken back before the bridge could know."""
         for holds, age in VIEW.items():
             if holds.__name__ != found.invariant:
                 continue
             about = " ".join(found.text.split(" ", 2)[:2])  # "pod default/p1"
             for picture, until in self._recent:
                 if change.after.now - until <= age:
-                    earlier = replace(change, before=replace(picture, pods=change.before.pods))
-                    if not any(about in still.text for still in holds(earlier)):
+                    jobs = change.before.jobs if holds is containers_first else picture.jobs
+                    before = replace(picture, pods=change.before.pods, jobs=jobs)
+                    if not any(about in still.text for still in holds(replace(change, before=before))):
                         return True
         return False
 

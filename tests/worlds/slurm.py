@@ -273,6 +273,7 @@ class SlurmWorld(Cluster):
             return self._ok({"nodes": [{"name": name, "state": state, "reason": node.reason}]})
         if verb == "POST" and body.get("state") == ["DRAIN"]:
             self.set_node(replace(node, drained=True, reason=body.get("reason", "")))
+            self.on_change()
             return self._ok({})
         raise AssertionError(request)
 
