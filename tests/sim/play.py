@@ -27,6 +27,7 @@ from tests.sim.loop import Stuck, run
 from tests.sim.schedule import (
     GPUS,
     Action,
+    BooksAway,
     Clock,
     Compact,
     Cordon,
@@ -303,6 +304,9 @@ class _Stage:
                     if is_granted(job.states):
                         slurm.set_states(job.id, "SUSPENDED")
                         self._later(seconds, partial(self._resume, job.id))
+            case BooksAway(seconds=seconds):
+                slurm.books.answers = False
+                self._later(seconds, lambda: setattr(slurm.books, "answers", True))
             case Retime(pod=pod, minutes=minutes, seconds=seconds):
                 for job in self._sim.jobs_of(self._uids.get(pod, "")):
                     self._later(seconds, partial(self._retime, job.id, job.time_limit))

@@ -159,6 +159,12 @@ class SlurmHung(Action, frozen=True):
     route: str = "."
 
 
+class BooksAway(Action, frozen=True):
+    """slurmrestd answers that slurmdbd does not."""
+
+    seconds: float
+
+
 class JobEnds(Action, frozen=True):
     """Slurm, or a person, ends the pod's job."""
 
@@ -196,6 +202,7 @@ ROUTES = (
     "jobs/state",
     "conf",
     "ping",
+    "slurmdb/",
     ".",
 )
 ENDS = (
@@ -226,7 +233,7 @@ class Step(msgspec.Struct, frozen=True):
     action: (
         Create | Delete | Finish | Native | Foreign | Kill | KillAtWrite | Rival | Clock | KubeFault | Watch | Compact
         | NodeAway | Cordon | SlurmFault | SlurmRestart | SlurmCrash | SlurmDown | SlurmHung | JobEnds | Suspend
-        | Retime
+        | Retime | BooksAway
     )  # fmt: skip
 
 
@@ -247,7 +254,7 @@ class _Hand:
         "create": 22, "again": 4, "delete": 8, "finish": 4, "native": 2, "foreign": 1, "kill": 5, "kill_at_write": 5,
         "rival": 4, "clock": 2, "kube_fault": 10, "watch": 8, "compact": 3, "node": 3, "cordon": 2, "slurm_fault": 10,
         "restart": 2, "crash": 4, "down": 2, "hung": 3, "ends": 5, "suspend": 2,
-        "retime": 2,
+        "retime": 2, "books": 2,
     }  # fmt: skip
 
     def __init__(self, rng: random.Random, more: Sequence[str]) -> None:
@@ -309,7 +316,11 @@ class _Hand:
             case "down":
                 return SlurmDown(seconds=rng.choice((2.0, 20.0)))
             case "hung":
-                return SlurmHung(seconds=rng.choice((1.0, 8.0, 40.0)), route=rng.choice((".", "POST job/")))
+                return SlurmHung(
+                    seconds=rng.choice((1.0, 8.0, 40.0)), route=rng.choice((".", "POST job/", "slurmdb/"))
+                )
+            case "books":
+                return BooksAway(seconds=rng.choice((5.0, 60.0)))
         if not self._pods:
             return None
         pod = rng.choice(list(self._pods))

@@ -119,6 +119,7 @@ class Witness:
     def _own_ends(self, change: Change) -> Iterator[Violation]:
         """What the bridge cancelled itself is no person's wish that a waiting pod goes."""
         ended = {job.id for job in change.after.jobs if is_ended(job.states)} & change.touched
+        self._ended -= {job.id for job in change.after.jobs if not is_ended(job.states)}  # back, or another's
         self._ended |= ended - {job.id for job in change.before.jobs if is_ended(job.states)}
         left = {pod.uid: pod for pod in change.after.pods}
         for pod in change.before.pods:
