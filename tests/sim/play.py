@@ -210,7 +210,7 @@ class _Stage:
                 self._foreign(probe)
             case Kill(down=down):
                 await sim.crash()
-                self._later(down, sim.start) if down else sim.start()
+                self._later(down, self._start_again) if down else sim.start()
             case KillAtWrite(number=number, down=down):
                 sim.kill_at_write = number
                 self._later(5.0 + down, self._revive)
@@ -239,6 +239,9 @@ class _Stage:
 
     def _revive(self) -> None:
         self._sim.kill_at_write = None
+        self._start_again()
+
+    def _start_again(self) -> None:
         if not self._sim.up():
             self._sim.start()
 
