@@ -88,6 +88,7 @@ async def _play(schedule: Schedule) -> Seen | None:
         gpus=GPUS,
         dying=options.dying,
         latency=options.latency,
+        ahead=options.ahead,
         thinking=options.thinking,
         pollInterval=options.poll,
         fastPath=options.fast,

@@ -226,6 +226,7 @@ class Options(msgspec.Struct, frozen=True):
     lossy: bool = False  # one watch event of a hundred is lost
     fast: bool = True  # immediate allocations
     held: bool = False  # the token may not choose job ids
+    ahead: float = 0.0  # seconds that slurmctld's clock is ahead of all others
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -367,6 +368,7 @@ def draw(seed: int, more: Sequence[str] = ()) -> Schedule:
         lossy=rng.random() < 0.1,
         fast=rng.random() < 0.7,
         held=rng.random() < 0.15,
+        ahead=rng.choice((0.0, 0.0, 0.0, 0.0, -2.0, 2.0)),
     )
     hand = _Hand(rng, more)
     at = 0.0

@@ -55,7 +55,7 @@ def settings(token: Path, **changes: Any) -> Settings:
 
 class Simulation:
     """`dying`: the share of its grace that a container takes to end; `latency`: seconds of a request to either side;
-    `thinking`: seconds that kube-scheduler takes."""
+    `ahead`: seconds of slurmctld's clock before all others; `thinking`: seconds that kube-scheduler takes."""
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class Simulation:
         gpus: int = 8,
         dying: float = 0.0,
         latency: float = 0.0,
+        ahead: float = 0.0,
         thinking: float = TICK,
         **changes: Any,
     ) -> None:
@@ -74,7 +75,7 @@ class Simulation:
         self.settings = settings(token, **changes)
         self.slurm = SlurmWorld(
             tuple(WorldNode(f"n{i}", gpus=gpus) for i in range(1, nodes + 1)),
-            clock=self.wall,
+            clock=lambda: self.wall() + ahead,
             min_job_age=300.0,
         )
         self.slurm.booted -= DAY
@@ -109,6 +110,7 @@ class Simulation:
             clock=self._time,
             wall=self.wall,
             repair=SLACK,
+            ahead=ahead,
             changed=self._wake,
         )
         self._agents = [

@@ -51,7 +51,7 @@ class Seen:
 
 
 class Witness:
-    """`clock` is monotonic, `wall` Unix seconds as both worlds have them."""
+    """`clock` is monotonic, `wall` Unix seconds, and slurmctld's are `ahead` of them."""
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Witness:
         clock: Callable[[], float],
         wall: Callable[[], float],
         repair: float,
+        ahead: float,
         changed: Callable[[], None],
     ) -> None:
         self._kube = kube
@@ -72,8 +73,9 @@ class Witness:
         self._cluster = settings.cluster.clusterId
         self._clock = clock
         self._wall = wall
-        self._boot_grace = settings.slurm.bootGrace
+        self._boot_grace = settings.slurm.bootGrace - ahead  # counted from slurmctld's own time of its start
         self._repair = repair
+        self._skew = 1.0 + abs(ahead)  # Kubernetes writes whole seconds
         self._pass_on = changed
         self._pods: dict[str, Pod] = {}  # by UID, as converted last
         self._gone: dict[str, Pod] = {}
@@ -178,6 +180,7 @@ class Witness:
             booted=math.floor(self._slurm.came_up),  # as Slurm tells starts: whole seconds
             boot_grace=self._boot_grace,
             repair=self._repair,
+            skew=self._skew,
             patience=PATIENCE,
             limit_margin=LIMIT_MARGIN,
             handover=False,
