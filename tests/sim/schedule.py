@@ -318,7 +318,8 @@ class _Hand:
                 return SlurmDown(seconds=rng.choice((2.0, 20.0)))
             case "hung":
                 return SlurmHung(
-                    seconds=rng.choice((1.0, 8.0, 40.0)), route=rng.choice((".", "POST job/", "slurmdb/"))
+                    seconds=rng.choice((1.0, 8.0, 40.0)),
+                    route=rng.choice((".", ".", "POST job/", "slurmdb/")),
                 )
             case "books":
                 return BooksAway(seconds=rng.choice((5.0, 60.0)))
