@@ -62,15 +62,15 @@ def placed_by_slurm(picture: Picture) -> Iterator[str]:
 
     Tolerated: that the job has ended since (`converged` wants the pod gone then); pods that ended or are being deleted;
     pods on drained nodes, where a place that slurmctld forgot can't be given back; while slurmctld settles, that it
-    forgot the job of a pod that was bound before, or placed it anew; a start that is younger than the binding only
-    because slurmctld lost the first one when it booted.
+    forgot the job of a pod that was bound before, or placed it anew; that it is being asked for its place anew; a start
+    that is younger than the binding only because slurmctld lost the first one when it booted.
     """
     forgotten = picture.booted + picture.view_age + picture.skew if picture.settling else -1.0
     for pod in picture.pods:
         if not pod.node or pod.ended or pod.deleted or picture.closed(pod.node):
             continue
         held = picture.holding(pod)
-        if pod.bound_at <= forgotten:
+        if pod.bound_at <= forgotten or picture.reclaiming(pod):
             continue
         if not held:
             yield f"pod {pod.ref} is on {pod.node}, where no job of its own is: {_told(picture.own(pod.uid))}"
