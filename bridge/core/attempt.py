@@ -74,7 +74,7 @@ def render(attempt: Attempt) -> str:
 
 def parse(text: str) -> Attempt:
     """Anybody who may edit the pod may have written this: whatever it is, the answer is an attempt."""
-    if len(text) > LONGEST_TEXT:
+    if not text or len(text) > LONGEST_TEXT:
         return Attempt()
     try:
         body: Any = json.loads(text)
@@ -94,4 +94,4 @@ def of_group(group: Group, at_least: int = 0) -> Attempt:
     """The furthest attempt any member knows, as writing it stops at the first failure; or that a job is known of."""
     found = (parse(pod.annotations.get(ATTEMPT_ANNOTATION, "")) for pod in group.pods)
     furthest = max(found, key=lambda attempt: attempt.number, default=Attempt())
-    return replace(furthest, number=max(furthest.number, at_least))
+    return furthest if furthest.number >= at_least else replace(furthest, number=at_least)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bridge.core import hostlist
 from bridge.errors import ProtocolError, UserError
@@ -57,6 +58,7 @@ def held(text: str) -> tuple[Held, ...]:
         at += 1
 
 
+@lru_cache(maxsize=20_000)  # asked of each holder at every look
 def indices(gres_detail: str, name: str = GPU) -> tuple[int, ...]:
     """Indices of the devices called `name`, over all their types, ascending.
 

@@ -62,15 +62,15 @@ def placed_by_slurm(picture: Picture) -> Iterator[str]:
 
     Tolerated: that the job has ended since (`converged` wants the pod gone then); pods that ended or are being deleted;
     pods on drained nodes, where a place that slurmctld forgot can't be given back; while slurmctld settles, that it
-    forgot the job of a pod that was bound before, or placed it anew; a start that is younger than the binding only
-    because slurmctld lost the first one when it booted.
+    forgot the job of a pod that was bound before, or placed it anew; that it is being asked for its place anew; a start
+    that is younger than the binding only because slurmctld lost the first one when it booted.
     """
     forgotten = picture.booted + picture.view_age + picture.skew if picture.settling else -1.0
     for pod in picture.pods:
         if not pod.node or pod.ended or pod.deleted or picture.closed(pod.node):
             continue
         held = picture.holding(pod)
-        if pod.bound_at <= forgotten:
+        if pod.bound_at <= forgotten or picture.reclaiming(pod):
             continue
         if not held:
             yield f"pod {pod.ref} is on {pod.node}, where no job of its own is: {_told(picture.own(pod.uid))}"
@@ -249,14 +249,14 @@ def positive_evidence(change: Change) -> Iterator[str]:
 def containers_first(change: Change) -> Iterator[str]:
     """A job that the bridge ends has no pod whose containers may still run.
 
-    Tolerated: the end of a second job, while another one holds the pod's node; a node that is not Ready, or gone, and
-    was drained first, because nobody will ever say.
+    Tolerated: the end of a second job, while another one holds the pod's node; a node that is drained, and not Ready or
+    gone, now or when the bridge looked, because nobody would ever say.
     """
     ended = {job.id for job in change.after.jobs if is_ended(job.states)}
     over = {job.id for job in change.before.jobs if not is_ended(job.states)} & ended & change.touched
     for pod in change.after.living() if over else ():
         held = change.after.holding(pod)
-        if change.after.given_up(pod.node):
+        if change.after.closed(pod.node) and any(p.given_up(pod.node) for p in (change.before, change.after)):
             continue
         if any(job.id in over for job in held) and not any(is_granted(job.states) for job in held):
             yield f"pod {pod.ref} may still run on {pod.node} and its job was ended: {_told(held)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from bridge.core import devices, hostlist
 from bridge.core.model import JobRecord, KubeNode, Pod, SlurmNode, Uid
@@ -80,6 +81,7 @@ def holding(pod: Pod, resources: Collection[str] = ()) -> Holder | None:
     return Holder(uid=pod.uid, pod=pod.ref, node=pod.node, gpus=indices(text))
 
 
+@lru_cache(maxsize=20_000)  # asked of each holder at every look
 def indices(text: str) -> frozenset[int] | None:
     """Of our annotation, "0-1,4"; None: it can't be read, as anybody who may edit the pod may have written it."""
     if not text:

@@ -148,6 +148,12 @@ class Picture:
         ahead = (job.mark.grace if job.mark else 0) + self.limit_margin + MINUTE + waited
         return bool(job.ended) and self.now >= job.ended - ahead
 
+    def reclaiming(self, pod: Pod) -> bool:
+        """A job of its own waits for exactly its node."""
+        twins = {name: node.name for name, node in self.nodes.items()}
+        waiting = (job for job in self.own(pod.uid) if "PENDING" in job.states)
+        return any(twins.get(name, name) == pod.node for job in waiting for name in job.required)
+
     def overdue(self, pod: Pod) -> bool:
         """The pod's own time limit, counted from its binding, is over."""
         limit = pod.annotations.get(f"{OPTION_PREFIX}timelimit", "")

@@ -27,7 +27,7 @@ class KeyedQueue(Generic[K]):
         self._again: dict[K, bool] = {}  # added while busy → urgent
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
-        self._wake = asyncio.Event()
+        self._work = asyncio.Semaphore(0)  # one for each that waits: it wakes one worker, not all
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -38,7 +38,7 @@ class KeyedQueue(Generic[K]):
         elif key not in self._waiting:
             self._waiting.add(key)
             (self._urgent if urgent else self._ready).append(key)
-            self._wake.set()
+            self._work.release()
         elif urgent and key not in self._urgent:
             self._urgent.append(key)  # its place in the other line is skipped when it comes up
 
@@ -70,10 +70,8 @@ class KeyedQueue(Generic[K]):
 
     async def get(self) -> K:
         """The next key; the caller must call done(key)."""
+        await self._work.acquire()
         while True:
-            while not (self._urgent or self._ready):
-                self._wake.clear()
-                await self._wake.wait()
             key = self._urgent.popleft() if self._urgent else self._ready.popleft()
             if key in self._waiting:
                 self._waiting.discard(key)

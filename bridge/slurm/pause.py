@@ -17,25 +17,30 @@ class Pause:
     def __init__(self, monotonic: Callable[[], float], sleep: Callable[[float], Awaitable[None]]) -> None:
         self._now, self._sleep = monotonic, sleep
         self._until = 0.0
-        self._hinted = asyncio.Event()
+        self._hinted = False
+        self._sleeping: asyncio.Timeout | None = None
 
     def hint(self) -> None:
         """Something changes about now: for a moment every pause is as short as it may be."""
         self._until = self._now() + HURRY
-        self._hinted.set()
+        self._hinted = True
+        if self._sleeping is not None:
+            self._sleeping.reschedule(asyncio.get_running_loop().time())
+            self._sleeping = None
 
     async def take(self, usual: float, least: float) -> None:
         began = self._now()
         if began >= self._until:
-            self._hinted.clear()
+            self._hinted = False
             await self._slept_or_hinted(usual)
-        if self._hinted.is_set():
+        if self._hinted:
             await self._sleep(max(began + least - self._now(), 0.0))
 
     async def _slept_or_hinted(self, seconds: float) -> None:
-        either = {asyncio.ensure_future(self._sleep(seconds)), asyncio.ensure_future(self._hinted.wait())}
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(None) as self._sleeping:
+                await self._sleep(seconds)
+        except TimeoutError:
+            pass  # hinted
         finally:
-            for one in either:
-                one.cancel()
+            self._sleeping = None

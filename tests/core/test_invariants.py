@@ -95,6 +95,7 @@ def test_a_pod_on_a_node_without_its_own_job_was_not_placed_by_slurm(jobs: tuple
             (job("FAILED", "COMPLETING", nodes=(), ended=NOW),), id="slurm-lists-no-node-while-it-completes"
         ),
         pytest.param((job("CANCELLED", ended=NOW - 9), job(id=JobId(101))), id="an-earlier-job-beside-it"),
+        pytest.param((job("PENDING", nodes=(), required=(SlurmNode("n1"),)),), id="its-place-is-asked-for"),
     ],
 )
 def test_a_pod_whose_job_held_its_node_was_placed_by_slurm(jobs: tuple[JobRecord, ...]) -> None:

@@ -28,6 +28,7 @@ from tests.sim.loop import Stuck, run
 from tests.sim.schedule import (
     GPUS,
     Action,
+    BooksAway,
     Clock,
     Compact,
     Cordon,
@@ -42,6 +43,7 @@ from tests.sim.schedule import (
     KubeFault,
     Native,
     NodeAway,
+    Retime,
     Rival,
     Schedule,
     SlurmCrash,
@@ -60,6 +62,7 @@ from tests.worlds.slurm_jobs import WorldJob
 CALM = 1_500.0  # seconds in which everything must come right: longer than any grace, pause or exclusion
 _LIMIT = f"{OPTION_PREFIX}timelimit"
 BYSTANDER = "bystander"  # a pod of somebody else, whose changes move the API server's version on
+SHORT = 10  # minutes: a job with such a limit ends while everything calms down
 QUIET = 15.0  # seconds of nothing
 SHORTEST_START = (
     1.0  # seconds in which a slurmctld that was killed is back: two jobs of one number differ in the second
@@ -87,6 +90,7 @@ async def _play(schedule: Schedule) -> Seen | None:
         gpus=GPUS,
         dying=options.dying,
         latency=options.latency,
+        ahead=options.ahead,
         thinking=options.thinking,
         pollInterval=options.poll,
         fastPath=options.fast,
@@ -165,8 +169,15 @@ class _Stage:
     def _unfinished(self) -> Violation | None:
         seen = self._sim.witness.picture()
         for pod in seen.pods:
-            if not pod.ended and (pod.phase != "Running" or _LIMIT in pod.annotations):
-                return Violation("converged", f"pod {pod.ref} does not run, although there is room")
+            live = [job for job in seen.own(pod.uid) if not is_ended(job.states)]
+            short = (
+                any(0 < (job.time_limit or 0) <= SHORT for job in live) if live else _LIMIT in pod.annotations
+            )
+            if not pod.ended and (pod.phase != "Running" or short):
+                what = (
+                    "runs on, although its time is over" if short else "does not run, although there is room"
+                )
+                return Violation("converged", f"pod {pod.ref} {what}")
         return next(iter(converged(seen)), None)
 
     async def _pass(self, seconds: float) -> None:
@@ -208,7 +219,7 @@ class _Stage:
                 self._foreign(probe)
             case Kill(down=down):
                 await sim.crash()
-                self._later(down, sim.start) if down else sim.start()
+                self._later(down, self._start_again) if down else sim.start()
             case KillAtWrite(number=number, down=down):
                 sim.kill_at_write = number
                 self._later(5.0 + down, self._revive)
@@ -237,6 +248,9 @@ class _Stage:
 
     def _revive(self) -> None:
         self._sim.kill_at_write = None
+        self._start_again()
+
+    def _start_again(self) -> None:
         if not self._sim.up():
             self._sim.start()
 
@@ -302,6 +316,13 @@ class _Stage:
                     if is_granted(job.states):
                         slurm.set_states(job.id, "SUSPENDED")
                         self._later(seconds, partial(self._resume, job.id))
+            case BooksAway(seconds=seconds):
+                slurm.books.answers = False
+                self._later(seconds, lambda: setattr(slurm.books, "answers", True))
+            case Retime(pod=pod, minutes=minutes, seconds=seconds):
+                for job in self._sim.jobs_of(self._uids.get(pod, "")):
+                    self._later(seconds, partial(self._retime, job.id, job.time_limit))
+                    slurm.retime(job.id, minutes or None)
             case _:
                 raise AssertionError(action)
 
@@ -309,6 +330,11 @@ class _Stage:
         known = self._sim.slurm.jobs.get(job)
         if known is not None and "SUSPENDED" in known.states:
             self._sim.slurm.set_states(job, "RUNNING")
+
+    def _retime(self, job: JobId, minutes: int | None) -> None:
+        known = self._sim.slurm.jobs.get(job)
+        if known is not None and not is_ended(known.states):
+            self._sim.slurm.retime(job, minutes)
 
     def _end(self, job: JobId, state: str) -> None:
         known = self._sim.slurm.jobs.get(job)

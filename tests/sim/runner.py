@@ -5,6 +5,7 @@ In: seeds. Out: what failed, as it happens; and as text the shortest schedule th
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -30,9 +31,14 @@ class Past(msgspec.Struct, frozen=True):
 def run_seeds(seeds: Sequence[int], processes: int = 0) -> Iterator[tuple[list[int], list[tuple[int, Seen]]]]:
     """For each chunk: its seeds, and those of them that fail."""
     chunks = [list(seeds[start : start + CHUNK]) for start in range(0, len(seeds), CHUNK)]
-    with ProcessPoolExecutor(processes or os.cpu_count(), initializer=silence) as pool:
+    with ProcessPoolExecutor(processes or os.cpu_count(), initializer=_prepare) as pool:
         for done in as_completed([pool.submit(_play_all, chunk) for chunk in chunks]):
             yield done.result()
+
+
+def _prepare() -> None:
+    silence()
+    gc.freeze()  # the code itself is no garbage: no need to look
 
 
 def _play_all(seeds: list[int]) -> tuple[list[int], list[tuple[int, Seen]]]:

@@ -168,6 +168,12 @@ class SlurmHung(Action, frozen=True):
     route: str = "."
 
 
+class BooksAway(Action, frozen=True):
+    """slurmrestd answers that slurmdbd does not."""
+
+    seconds: float
+
+
 class JobEnds(Action, frozen=True):
     """Slurm, or a person, ends the pod's job."""
 
@@ -177,6 +183,14 @@ class JobEnds(Action, frozen=True):
 
 class Suspend(Action, frozen=True):
     pod: str
+    seconds: float
+
+
+class Retime(Action, frozen=True):
+    """`scontrol update TimeLimit=` of the pod's job, whether it waits or runs; what it was before again later."""
+
+    pod: str
+    minutes: int  # 0 = UNLIMITED
     seconds: float
 
 
@@ -197,6 +211,7 @@ ROUTES = (
     "jobs/state",
     "conf",
     "ping",
+    "slurmdb/",
     ".",
 )
 ENDS = (
@@ -220,6 +235,7 @@ class Options(msgspec.Struct, frozen=True):
     lossy: bool = False  # one watch event of a hundred is lost
     fast: bool = True  # immediate allocations
     held: bool = False  # the token may not choose job ids
+    ahead: float = 0.0  # seconds that slurmctld's clock is ahead of all others
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -227,7 +243,7 @@ class Step(msgspec.Struct, frozen=True):
     action: (
         Create | Gang | Delete | Finish | Native | Foreign | Kill | KillAtWrite | Rival | Clock | KubeFault | Watch
         | Compact | NodeAway | Cordon | SlurmFault | SlurmRestart | SlurmCrash | SlurmDown | SlurmHung | JobEnds
-        | Suspend
+        | Suspend | Retime | BooksAway
     )  # fmt: skip
 
 
@@ -248,6 +264,7 @@ class _Hand:
         "create": 22, "gang": 7, "again": 4, "delete": 8, "finish": 4, "native": 2, "foreign": 1, "kill": 5,
         "kill_at_write": 5, "rival": 4, "clock": 2, "kube_fault": 10, "watch": 8, "compact": 3, "node": 3,
         "cordon": 2, "slurm_fault": 10, "restart": 2, "crash": 4, "down": 2, "hung": 3, "ends": 5, "suspend": 2,
+        "retime": 2, "books": 2,
     }  # fmt: skip
 
     def __init__(self, rng: random.Random, more: Sequence[str]) -> None:
@@ -311,7 +328,12 @@ class _Hand:
             case "down":
                 return SlurmDown(seconds=rng.choice((2.0, 20.0)))
             case "hung":
-                return SlurmHung(seconds=rng.choice((1.0, 8.0, 40.0)), route=rng.choice((".", "POST job/")))
+                return SlurmHung(
+                    seconds=rng.choice((1.0, 8.0, 40.0)),
+                    route=rng.choice((".", ".", "POST job/", "slurmdb/")),
+                )
+            case "books":
+                return BooksAway(seconds=rng.choice((5.0, 60.0)))
         if not self._pods:
             return None
         pod = rng.choice(list(self._pods))
@@ -326,6 +348,10 @@ class _Hand:
                 return JobEnds(pod=pod, state=rng.choice(ENDS))
             case "suspend":
                 return Suspend(pod=pod, seconds=rng.choice((1.0, 10.0)))
+            case "retime":
+                return Retime(
+                    pod=pod, minutes=rng.choice((0, 1, 1, 2, 60)), seconds=rng.choice((5.0, 28.0, 50.0))
+                )
         raise AssertionError(kind)
 
     def _create(self) -> Action | None:
@@ -368,6 +394,7 @@ def draw(seed: int, more: Sequence[str] = ()) -> Schedule:
         lossy=rng.random() < 0.1,
         fast=rng.random() < 0.7,
         held=rng.random() < 0.15,
+        ahead=rng.choice((0.0, 0.0, 0.0, 0.0, -2.0, 2.0)),
     )
     hand = _Hand(rng, more)
     at = 0.0

@@ -16,7 +16,13 @@ import msgspec
 
 from bridge.config import Settings
 from bridge.core.grouping.wishes import ON_FAILURE
-from bridge.core.invariants import Violation, bound_on_a_grant, positive_evidence, violations
+from bridge.core.invariants import (
+    Violation,
+    bound_on_a_grant,
+    containers_first,
+    positive_evidence,
+    violations,
+)
 from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, Uid, is_ended
 from bridge.core.picture import Change, Picture
 from bridge.core.twins import by_slurm_name
@@ -28,7 +34,11 @@ from tests.worlds.kube_merge import Object
 from tests.worlds.slurm import SlurmWorld, shown
 from tests.worlds.slurm_jobs import WorldJob
 
-VIEW = {bound_on_a_grant: 2.5, positive_evidence: 6.0}  # seconds: on looks so old these acts may rest
+VIEW = {
+    bound_on_a_grant: 2.5,
+    positive_evidence: 6.0,
+    containers_first: 6.0,
+}  # seconds: on looks so old these acts may rest
 PATIENCE = 700.0  # seconds: longer than the longest time in which a watch may be blind
 LIMIT_MARGIN = 60.0
 
@@ -42,7 +52,7 @@ class Seen:
 
 
 class Witness:
-    """`clock` is monotonic, `wall` Unix seconds as both worlds have them."""
+    """`clock` is monotonic, `wall` Unix seconds, and slurmctld's are `ahead` of them."""
 
     def __init__(
         self,
@@ -54,6 +64,7 @@ class Witness:
         clock: Callable[[], float],
         wall: Callable[[], float],
         repair: float,
+        ahead: float,
         changed: Callable[[], None],
     ) -> None:
         self._kube = kube
@@ -63,8 +74,9 @@ class Witness:
         self._cluster = settings.cluster.clusterId
         self._clock = clock
         self._wall = wall
-        self._boot_grace = settings.slurm.bootGrace
+        self._boot_grace = settings.slurm.bootGrace - ahead  # counted from slurmctld's own time of its start
         self._repair = repair
+        self._skew = 1.0 + abs(ahead)  # Kubernetes writes whole seconds
         self._pass_on = changed
         self._pods: dict[str, Pod] = {}  # by UID, as converted last
         self._gone: dict[str, Pod] = {}
@@ -110,6 +122,7 @@ class Witness:
     def _own_ends(self, change: Change) -> Iterator[Violation]:
         """What the bridge cancelled itself is no person's wish that a waiting pod goes."""
         ended = {job.id for job in change.after.jobs if is_ended(job.states)} & change.touched
+        self._ended -= {job.id for job in change.after.jobs if not is_ended(job.states)}  # back, or another's
         self._ended |= ended - {job.id for job in change.before.jobs if is_ended(job.states)}
         left = {pod.uid: pod for pod in change.after.pods}
         for pod in change.before.pods:
@@ -125,15 +138,16 @@ class Witness:
                 yield Violation("own_end", text)
 
     def _was_right(self, change: Change, found: Violation) -> bool:
-        """There was a reason, and slurmctld took it back before the bridge could know."""
+        """There was a reason, and it was taken back before the bridge could know."""
         for holds, age in VIEW.items():
             if holds.__name__ != found.invariant:
                 continue
             about = " ".join(found.text.split(" ", 2)[:2])  # "pod default/p1"
             for picture, until in self._recent:
                 if change.after.now - until <= age:
-                    earlier = replace(change, before=replace(picture, pods=change.before.pods))
-                    if not any(about in still.text for still in holds(earlier)):
+                    jobs = change.before.jobs if holds is containers_first else picture.jobs
+                    before = replace(picture, pods=change.before.pods, jobs=jobs)
+                    if not any(about in still.text for still in holds(replace(change, before=before))):
                         return True
         return False
 
@@ -173,6 +187,7 @@ class Witness:
             booted=math.floor(self._slurm.came_up),  # as Slurm tells starts: whole seconds
             boot_grace=self._boot_grace,
             repair=self._repair,
+            skew=self._skew,
             patience=PATIENCE,
             limit_margin=LIMIT_MARGIN,
             handover=False,

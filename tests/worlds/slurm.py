@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import httpx
@@ -167,6 +168,13 @@ class SlurmWorld(Cluster):
             raise Refused(2042, "Job is in held state, pending scheduler release")
         self._put(replace(found, priority=priority))
 
+    def retime(self, job: JobId, minutes: int | None) -> None:
+        """What `scontrol update TimeLimit=` does; None: UNLIMITED."""
+        found = self.get(job)
+        changed = replace(found, time_limit=minutes)
+        self._put(replace(changed, ended=_planned_end(changed)))
+        self.tick()
+
     def _check_rights(self, body: dict[str, Any]) -> None:
         if self.asker == "slurm":
             return
@@ -266,6 +274,7 @@ class SlurmWorld(Cluster):
             return self._ok({"nodes": [{"name": name, "state": state, "reason": node.reason}]})
         if verb == "POST" and body.get("state") == ["DRAIN"]:
             self.set_node(replace(node, drained=True, reason=body.get("reason", "")))
+            self.on_change()
             return self._ok({})
         raise AssertionError(request)
 
@@ -318,6 +327,7 @@ class SlurmWorld(Cluster):
         )
 
 
+@lru_cache(maxsize=10_000)
 def _route(method: str, rest: str) -> tuple[str, JobId]:
     for wanted, pattern, route in ROUTES:
         found = pattern.fullmatch(rest)
