@@ -104,7 +104,8 @@ class Families:
 
     def jobs_naming(self, pod: Uid) -> tuple[JobId, ...]:
         """Live jobs of gangs whose mark names the pod; one that runs first."""
-        live = (job for job in self._named.get(pod, ()) if self._alive(job))
+        named = self._named.get(pod, ())
+        live = (job for job in named if self._alive(job) and (mark := self._mark(job)) and pod in mark.uids)
         return tuple(sorted(live, key=lambda job: (not is_granted(self._states(job)), job)))
 
     def named(self, pod: Uid) -> GroupKey | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge.core.model import Group, Node, SlurmNode
+from bridge.core.model import Group, Node, Pod, SlurmNode
 from bridge.names import ATTEMPT_ANNOTATION
 
 LONGEST_WAIT = 60.0  # seconds
@@ -90,8 +90,12 @@ def parse(text: str) -> Attempt:
         return Attempt()
 
 
+def of_pod(pod: Pod) -> Attempt:
+    return parse(pod.annotations.get(ATTEMPT_ANNOTATION, ""))
+
+
 def of_group(group: Group, at_least: int = 0) -> Attempt:
     """The furthest attempt any member knows, as writing it stops at the first failure; or that a job is known of."""
-    found = (parse(pod.annotations.get(ATTEMPT_ANNOTATION, "")) for pod in group.pods)
+    found = (of_pod(pod) for pod in group.pods)
     furthest = max(found, key=lambda attempt: attempt.number, default=Attempt())
     return furthest if furthest.number >= at_least else replace(furthest, number=at_least)

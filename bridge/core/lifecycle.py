@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bridge.core import attempt as attempts
 from bridge.core import gangs, held, takeover
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.ends import END_TEXT, Exit, drains, end_doubles, end_pods, exit_of, taken_away
@@ -198,8 +199,11 @@ def _taken_back(facts: Facts, pods: list[Pod], why: str) -> Decision:
     hidden = (*hidden, *sorted(facts.doubted))
     if hidden and not live:
         return Decision(verdict=Verdict(Reason.GATHERING, why), reads=hidden, again=1.0)
-    on_the_way = [p for p in pods if SCHEDULING_GATE not in p.gates and p.annotations.get(NODE_ANNOTATION)]
-    forsaken = (Forsake(pod=pod, attempt=facts.attempt.next(now=facts.now)) for pod in on_the_way if live)
+    tried = max((s.record.mark.attempt for s in live if s.record and s.record.mark), default=-1)
+    following = facts.attempt.next(now=facts.now)
+    # First, as for any grant that is given up: another leader must not take this end for a person's.
+    left = [p for p in pods if attempts.of_pod(p).number <= tried]
+    forsaken = (Forsake(pod=pod, attempt=following) for pod in left)
     ends = (EndJob(id=s.id, wait_status=None, why=why) for s in live)
     return Decision(verdict=Verdict(Reason.GATHERING, why), steps=(*forsaken, *ends), again=1.0)
 
