@@ -115,6 +115,11 @@ class JobSettings(_Group):
         default_factory=lambda: {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
         description="Extended resource → GRES (name or name:type).",
     )
+    oldOptionKeys: bool = Field(
+        False,
+        description="Annotations under their names from before 1.0 of the Go project (slinky.slurm.net/job-name) count, "
+        "and the pod's condition asks for the name of today. Off: they are ignored, as by that project.",
+    )
     jobIdFirst: int = Field(
         0x02000000,
         ge=1,

@@ -42,6 +42,7 @@ SCHEDULED_CONDITION: Final = "PodScheduled"  # kube-scheduler's; the leader repa
 
 # --- per-job options that users annotate ----------------------------------------------------------
 OPTION_PREFIX: Final = "slurmjob.slinky.slurm.net/"  # users write; core.overrides reads
+OLD_OPTION_PREFIX: Final = "slinky.slurm.net/"  # where the Go project had them before 1.0
 
 # --- labels of others -----------------------------------------------------------------------------
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Job controller writes; grouping reads

@@ -17,7 +17,6 @@ from bridge.core import demand, devices, grouping, overrides
 from bridge.core.model import Group, JobSpec, Mark, Pod, SlurmNode
 from bridge.core.overrides import OptionError, Options, key
 from bridge.errors import UserError
-from bridge.names import OPTION_PREFIX
 
 MINUTE = 60  # seconds
 _FIELDS = frozenset(field.name for field in fields(JobSpec))
@@ -96,6 +95,7 @@ def translate(
         mcs_label=settings.mcsLabel,
         excluded_nodes=tuple(dict.fromkeys((*(found.excluded_nodes or ()), *excluded))),
         warnings=answer.warnings,
+        notice="; ".join(found.old_names),
     )
 
 
@@ -124,7 +124,7 @@ def unpadded(spec: JobSpec) -> JobSpec:
 
 def essence(pod: Pod) -> tuple[object, ...]:
     """All of a pod that its job depends on: equal essences make equal jobs, whatever happens to the pod's status."""
-    options = {key: said for key, said in pod.annotations.items() if key.startswith(OPTION_PREFIX)}
+    options = {key: said for key, said in pod.annotations.items() if overrides.counts(key)}
     asks = (pod.containers, pod.init_containers, pod.overhead, pod.resources, pod.claims)
     return (pod.uid, pod.ref, pod.grace, pod.priority_class, pod.active_deadline, asks, options)
 
@@ -152,7 +152,7 @@ def _rule(option: overrides.Option, answer: _Answer, group: Group) -> Rule:
     layer = answer.options.sources[option.field]
     why = answer.why.get(option.field, "") if layer in ("defaults", "derived") else ""
     shown = ",".join(value) if isinstance(value, tuple) else str(value)
-    why = why or f"annotation {option.key} of {_object(group, layer)}"
+    why = why or f"annotation {answer.options.keys[option.field]} of {_object(group, layer)}"
     return Rule(field=option.field, value=shown, layer=layer, why=why)
 
 
@@ -160,14 +160,15 @@ def _answer(group: Group, pod: Pod, settings: JobSettings) -> _Answer:
     """Merge the four layers, each in the form of annotations, and collect what is worth a word."""
     owner = group.workload.annotations if group.workload else {}
     try:
-        said = overrides.options(owner, pod.annotations)
+        said = overrides.options(owner, pod.annotations, old_keys=settings.oldOptionKeys)
     except OptionError as error:
         raise UserError(f"{_object(group, error.layer)}: {error}") from error
     if said.gang:
         raise UserError(f"{_object(group, said.sources['gang'])}: {key('gang')}: gangs are not supported yet")
     try:
         derived, why, warnings = _derive(group, pod, settings, said)
-        options = overrides.options(_defaults(settings), derived, owner, pod.annotations)
+        layers = (_defaults(settings), derived, owner, pod.annotations)
+        options = overrides.options(*layers, old_keys=settings.oldOptionKeys)
     except UserError as error:
         raise UserError(f"Pod {pod.ref}: {error}") from error
     options = _node_counts(group, options)

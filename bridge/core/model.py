@@ -282,6 +282,7 @@ class JobSpec:
     excluded_nodes: tuple[SlurmNode, ...] = ()
     required_nodes: tuple[SlurmNode, ...] = ()  # only to claim a place again, never a candidate list
     warnings: tuple[str, ...] = ()
+    notice: str = ""  # what the pod's author is told in the pod's condition, beside what Slurm says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bridge.config import JobSettings
 from bridge.core import grouping
-from bridge.core.jobspec import Rule, explain, translate
+from bridge.core.jobspec import Rule, essence, explain, translate
 from bridge.core.model import Container, Group, JobSpec, Mark, Owner, Pod, Resources, SlurmNode, Uid, Workload
 from bridge.core.overrides import key
 from bridge.errors import UserError
@@ -313,3 +313,15 @@ def test_a_request_that_slurm_cannot_count_is_not_blamed_on_an_annotation() -> N
         translate(grouping.build(grouping.key_of(big), [big]), settings=SETTINGS, cluster="c")
     assert "resources" in str(caught.value)
     assert "cpu-per-task" not in str(caught.value)
+
+
+def test_options_under_old_names_count_by_a_setting_and_the_pod_is_told() -> None:
+    member = pod({"slinky.slurm.net/partition": "gpu"})
+    off, on = spec(member), spec(member, settings=JobSettings(oldOptionKeys=True))
+    assert (off.partition, off.notice) == ("slurm-bridge", "")
+    assert (on.partition, on.notice) == (
+        "gpu",
+        "slinky.slurm.net/partition is an old name: write slurmjob.slinky.slurm.net/partition",
+    )
+    assert essence(member) != essence(pod({"slinky.slurm.net/partition": "cpu"}))
+    assert "slinky.slurm.net/partition of Pod" in rules(member, settings=JobSettings(oldOptionKeys=True))["partition"].why
