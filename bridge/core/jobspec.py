@@ -72,6 +72,7 @@ def translate(
         tasks=max(len(group.pods), found.nodes_min or 1),  # Slurm wants a task a node
         cpus_per_task=found.cpus_per_task or settings.minimumCpus,
         memory_mib=found.memory_mib or settings.minimumMemoryMiB,
+        temporary_disk_mib=_disk(group, settings),
         gres=found.gres or "",
         exclusive=bool(found.exclusive),
         time_limit=None if minutes is None else _sent_limit(minutes, pod, settings),
@@ -140,6 +141,9 @@ def explain(group: Group, *, settings: JobSettings) -> tuple[Rule, ...]:
         why = f"{minutes} min + {pod.grace} s grace of the pod + {settings.timeLimitMargin} s timeLimitMargin"
         value = str(_sent_limit(minutes, pod, settings))
         rules.append(Rule(field="time_limit", value=value, layer="bridge", why=why))
+    if disk := _disk(group, settings):
+        why = "setting temporaryDisk: the pod's ephemeral storage, rounded up to MiB"
+        rules.append(Rule(field="temporary_disk_mib", value=str(disk), layer="derived", why=why))
     if settings.mcsLabel:
         rules.append(
             Rule(field="mcs_label", value=settings.mcsLabel, layer="defaults", why="setting mcsLabel")
@@ -228,11 +232,31 @@ def _derive(
             why["gres"] = "the pod's devices, by gresByResource and device class"
     else:
         warnings += _replaced_devices(amounts, settings, said.gres)
+    if (meant := settings.priorityClasses.get(pod.priority_class)) is not None:
+        for suffix, value in (("qos", meant.qos), ("nice", meant.nice)):
+            if value is not None:
+                found[key(suffix)] = str(value)
+                why[suffix] = f"setting priorityClasses: PriorityClass {pod.priority_class}"
     if deadline := _deadline(group, pod):
         seconds, whose = deadline
         found[key("timelimit")] = str(math.ceil(seconds / MINUTE))
         why["user_limit"] = f"activeDeadlineSeconds {seconds} of {whose}, rounded up to minutes"
     return found, why, warnings
+
+
+def _disk(group: Group, settings: JobSettings) -> int | None:
+    """MiB of temporary disk that a node must have for any pod of the group; None = Slurm isn't asked for it."""
+    if not settings.temporaryDisk:
+        return None
+    asked, pod = max(
+        ((demand.disk_mib(demand.effective(p)), p) for p in group.pods), key=lambda found: found[0]
+    )
+    if asked > overrides.INT32:
+        raise UserError(
+            f"Pod {pod.ref}: ephemeral-storage: {asked} MiB are more than the {overrides.INT32} that Slurm takes;"
+            " ask for less"
+        )
+    return asked or None
 
 
 def _replaced_devices(amounts: demand.Amounts, settings: JobSettings, sent: str) -> list[str]:

@@ -258,6 +258,7 @@ class JobSpec:
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
     memory_mib: int = 256  # per node
+    temporary_disk_mib: int | None = None  # that a node must have; Slurm compares it and counts nothing off
     gres: str = ""  # tres_per_node: "gres/gpu:h100=2,gres/nic=1"
     exclusive: bool = False
     time_limit: int | None = None  # minutes, sent to Slurm: the user's plus grace plus margin

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from bridge.config import NICE_LIMIT
 from bridge.core import hostlist, quantity
 from bridge.core.model import SlurmNode
 from bridge.errors import UserError, trim
@@ -25,7 +26,6 @@ TEXT_LIMIT: Final = 1024  # bytes of a job's name or comment that Slurm takes
 INT32: Final = 2**31 - 1
 CPUS_LIMIT: Final = 65_533  # Slurm counts the CPUs of a task in 16 bits and keeps the top values for itself
 HOSTS_LIMIT: Final = 2_000  # node names in one annotation
-NICE_LIMIT: Final = 2_147_483_645
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 

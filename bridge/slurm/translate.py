@@ -61,6 +61,7 @@ FIELDS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("tasks_per_node", "tasks_per_node", _same),
     ("cpus_per_task", "cpus_per_task", _same),
     ("memory_mib", "memory_per_node", number),
+    ("temporary_disk_mib", "temporary_disk_per_node", _same),
     ("gres", "tres_per_node", _same),
     ("exclusive", "shared", _whole_node),
     ("time_limit", "time_limit", number),
