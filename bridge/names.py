@@ -24,6 +24,9 @@ NODE_ANNOTATION: Final = (
     "slinky.slurm.net/slurm-node"  # leader writes: the Kubernetes node name; filter reads
 )
 GPUS_ANNOTATION: Final = "slinky.slurm.net/gpus"  # leader writes: Slurm's GRES indices; the container reads
+ENVIRONMENT_PREFIX: Final = (
+    "env.slinky.slurm.net/"  # leader writes: Slurm's variables by their names; the container reads
+)
 SUBMITTED_ANNOTATION: Final = (
     "slinky.slurm.net/slurm-submitted"  # leader writes, reads: which job of the label's id
 )

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import yaml
 
 from bridge.config import Settings
-from bridge.core import grouping, jobspec
+from bridge.core import environment, grouping, jobspec
 from bridge.core.jobid import IdRange, job_id
 from bridge.core.jobspec import Rule
 from bridge.core.model import Group, JobSpec, Pod, Workload
@@ -196,6 +196,8 @@ def _translated(
         named = pod.scheduler or "the default scheduler"
         wanted = settings.cluster.schedulerName
         notes += (f"schedulerName: {named}: not ours unless its namespace is managed; set {wanted}",)
+    if environment.asks(pod):
+        notes += (f"each container gets {', '.join(environment.SOURCES)}, unless its manifest sets them",)
     return Entry(
         where=where,
         group=group,

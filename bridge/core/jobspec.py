@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from bridge.config import JobSettings
-from bridge.core import demand, devices, grouping, overrides
+from bridge.core import demand, devices, environment, grouping, overrides
 from bridge.core.model import Group, JobSpec, Mark, Pod, SlurmNode
 from bridge.core.overrides import OptionError, Options, key
 from bridge.errors import UserError
@@ -308,6 +308,10 @@ def _doubts(group: Group, options: Options) -> list[str]:
         )
     if options.gang_timeout is not None or options.on_member_failure is not None:
         doubts.append(f"{key('gang-timeout')} and {key('on-member-failure')} have no effect on a single pod")
+    if options.inject_env and not environment.asks(pod):
+        doubts.append(
+            f"{environment.ASKED}: has no effect on the owner of a pod; write it into the pod template"
+        )
     owner = grouping.owner_ref(pod)
     if owner is not None and group.workload is None:
         doubts.append(f"{owner.kind} {pod.namespace}/{owner.name} is not there: its annotations don't count")

@@ -56,6 +56,7 @@ class Options:
     gang_timeout: int | None = None  # seconds
     gres: str | None = None
     group: str | None = None
+    inject_env: bool | None = None
     licenses: str | None = None
     memory_mib: int | None = None
     name: str | None = None
@@ -129,7 +130,8 @@ def _exclusive(text: str) -> bool | None:
     return None if not word else word != "false"
 
 
-def _flag(text: str) -> bool:
+def flag(text: str) -> bool:
+    """Raises UserError with the rest of the sentence."""
     return _one_of("true", "false")(text.strip().lower()) == "true"
 
 
@@ -227,8 +229,9 @@ _OURS: Final = (
     Option("deadline", "deadline", _moment, "Latest end, RFC 3339 or Unix seconds."),
     Option("dependency", "dependency", _verbatim, "Jobs to wait for, as sbatch spells them."),
     Option("exclude-nodes", "excluded_nodes", _hosts, "Slurm nodes that the job must not get, a hostlist."),
-    Option("gang", "gang", _flag, "All pods of the workload are one job."),
+    Option("gang", "gang", flag, "All pods of the workload are one job."),
     Option("gang-timeout", "gang_timeout", _whole("seconds", 1), "How long a gang waits for its members."),
+    Option("inject-env", "inject_env", flag, "Containers get Slurm's variables; read on the pod alone."),
     Option("nice", "nice", _whole("points", 0, NICE_LIMIT), "How far the job steps back in the queue."),
     Option("on-member-failure", "on_member_failure", _one_of("restart-gang", "keep"), "What a loss does."),
     Option("prefer", "prefer", _verbatim, "Node features that the job would like."),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bridge.core import held
+from bridge.core import environment, held
 from bridge.core.claims import claim, miscounted
 from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_writing
 from bridge.core.ends import end_doubles, end_pods, evidence
@@ -163,7 +163,8 @@ def _renamed(facts: Facts, running: list[Member], record: JobRecord) -> Iterator
             yield NameJob(pod=pod, job=record.id, submitted=record.submitted)
         else:
             gpus = pod.annotations.get(GPUS_ANNOTATION, "")
-            yield Release(pod=pod, job=record.id, node=pod.node, gpus=gpus)
+            variables = environment.of_pod(facts.group, pod, gpus, record)
+            yield Release(pod=pod, job=record.id, node=pod.node, gpus=gpus, environment=variables)
 
 
 def _upkeep(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Step, ...]:

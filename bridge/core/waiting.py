@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bridge.core import held
+from bridge.core import environment, held
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts
 from bridge.core.ledger import Busy
@@ -159,12 +159,14 @@ def _news(facts: Facts, pod: Pod, shown: Condition) -> bool:
 
 
 def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: bool) -> list[Step]:
-    release = Release(pod=pod, job=record.id, node=slot.node, gpus=slot.gpus)
+    variables = environment.of_pod(facts.group, pod, slot.gpus, record)
+    release = Release(pod=pod, job=record.id, node=slot.node, gpus=slot.gpus, environment=variables)
     released = (
         not gated
         and pod.labels.get(JOB_ID_LABEL) == str(record.id)
         and pod.annotations.get(NODE_ANNOTATION) == slot.node
         and pod.annotations.get(GPUS_ANNOTATION, "") == slot.gpus
+        and variables.items() <= pod.annotations.items()
     )
     shown = job_condition(record, facts.now, note=told(facts, record))
     nominate = Nominate(pod=pod, node=slot.node, conditions=(shown,))

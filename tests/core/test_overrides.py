@@ -43,6 +43,7 @@ OURS = {
     "exclude-nodes",
     "gang-timeout",
     "on-member-failure",
+    "inject-env",
 }
 
 
@@ -116,6 +117,7 @@ def test_a_verbatim_option_keeps_every_character(suffix: str, text: str) -> None
         ("gang", "false", False),
         ("gang", "True", True),
         ("gang-timeout", "300", 300),
+        ("inject-env", "true", True),
         ("on-member-failure", "keep", "keep"),
         ("on-member-failure", "restart-gang", "restart-gang"),
     ],
