@@ -56,9 +56,7 @@ class Patched:
 
 async def test_a_grant_that_is_given_back_takes_the_variables_along() -> None:
     kube = Patched()
-    door = WriteDoor(
-        cast(Any, None), cast(Any, kube), cast(Any, None), completion=None, leading=lambda: True
-    )
+    door = WriteDoor(cast(Any, None), cast(Any, kube), cast(Any, None), completion=None, leading=lambda: True)
     name = f"{ENVIRONMENT_PREFIX}SLURM_JOB_NODELIST"
     there = released(FIRST, annotations={NODE_ANNOTATION: "n1", name: "n1", "mine": "1"})
     await door.apply(Forsake(pod=there, attempt=Attempt(1)))
