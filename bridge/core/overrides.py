@@ -262,31 +262,30 @@ def options(*layers: Mapping[str, str], old_keys: bool = False) -> Options:
     found: dict[str, Any] = {}
     sources: dict[str, str] = {}
     keys: dict[str, str] = {}
-    notes: dict[str, str] = {}
-    warnings: list[str] = []
+    notes: dict[str, str] = {}  # by field, so that who wins has the last word
     old_names: dict[str, None] = {}
     for layer, written in zip(LAYERS[len(LAYERS) - len(layers) :], layers, strict=True):
         for name, text in written.items():
-            old = BY_OLD_KEY.get(name)
-            if old is not None and old.key in written:
+            option = BY_OLD_KEY.get(name)
+            if option is not None:
+                if option.key in written:
+                    continue
+                if not old_keys:
+                    notes[name] = f"{name}: is ignored, an old name; write {option.key}"
+                    continue
+                old_names[f"{name} is an old name: write {option.key}"] = None
+            elif name.startswith(OPTION_PREFIX):
+                option = _known(layer, name, text)
+            else:
                 continue
-            if old is not None and old_keys:
-                old_names[f"{name} is an old name: write {old.key}"] = None
-            elif old is not None:
-                warnings.append(f"{name}: is ignored, an old name; write {old.key}")
-            if not name.startswith(OPTION_PREFIX) and not (old is not None and old_keys):
-                continue
-            option = old or _known(layer, name, text)
             value = _read(option, layer, name, text)
             if value is None:
                 continue
             found[option.field], sources[option.field], keys[option.field] = value, layer, name
             note = option.note(text)
             notes[option.field] = f"{name}: {trim(repr(text), 60)} {note}" if note else ""
-    warnings += [note for note in notes.values() if note]
-    return Options(
-        **found, sources=sources, keys=keys, warnings=(*old_names, *warnings), old_names=tuple(old_names)
-    )
+    warnings = (*old_names, *(note for note in notes.values() if note))
+    return Options(**found, sources=sources, keys=keys, warnings=warnings, old_names=tuple(old_names))
 
 
 def _known(layer: str, name: str, text: str) -> Option:
