@@ -140,7 +140,7 @@ class JobSettings(_Group):
         False,
         description="The ephemeral storage that a pod asks for is asked of Slurm, too, as temporary disk: only nodes "
         "whose TmpDisk is as large are considered. Slurm compares and does not count it, so jobs may share the same "
-        "disk. Where nodes have no TmpDisk such a job never starts.",
+        "disk. Where no node has a TmpDisk such a job is refused.",
     )
     oldOptionKeys: bool = Field(
         False,

@@ -95,7 +95,7 @@ def test_admission_points_the_containers_at_what_the_leader_writes() -> None:
     """The expressions of the policy and the names in the code are two places for one promise."""
     manifest = Path(__file__).parents[2] / "deploy/manifests/cluster/environment.yaml"
     policy: dict[str, Any] = next(iter(yaml.safe_load_all(manifest.read_text())))
-    (wanted,) = policy["spec"]["variables"]
+    wanted = next(one for one in policy["spec"]["variables"] if one["name"] == "wanted")
     for variable, source in environment.SOURCES.items():
         assert f'"{variable}"' in wanted["expression"]
         prefix = source.removesuffix("']").removesuffix(variable)

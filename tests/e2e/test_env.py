@@ -122,6 +122,7 @@ def test_the_pods_of_a_job_find_each_its_own(scene: Scene) -> None:
     scene.kube.must("POST", scene.jobs_path, {"metadata": {"name": "rank"}, "spec": spec})
     pods = scene.all_running(2)
     found = [started(pod, pod["spec"]["containers"][0]) for pod in pods]
+    assert all(tuple(one) == (*NAMES, "JOB_COMPLETION_INDEX") for one in found)
     assert {one["SLURM_JOB_ID"] for one in found} == {str(k.job_label(pod)) for pod in pods}
     assert len({one["SLURM_JOB_ID"] for one in found}) == 2
 
