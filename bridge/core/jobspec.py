@@ -175,7 +175,7 @@ def _answer(group: Group, pod: Pod, settings: JobSettings) -> _Answer:
         options = overrides.options(*layers, old_keys=settings.oldOptionKeys)
     except UserError as error:
         raise UserError(f"Pod {pod.ref}: {error}") from error
-    options = _node_counts(group, options)
+    options = _node_counts(group, _at_least(options, settings))
     return _Answer(
         options=options,
         why={**_DEFAULT_RULES, **why},
@@ -282,6 +282,15 @@ def _deadline(group: Group, pod: Pod) -> tuple[int, str] | None:
     if group.workload is not None and group.workload.active_deadline:
         found.append((group.workload.active_deadline, _object(group, "owner")))
     return min(found, default=None)
+
+
+def _at_least(options: Options, settings: JobSettings) -> Options:
+    """Of nothing Slurm would make all of the node."""
+    return replace(
+        options,
+        cpus_per_task=options.cpus_per_task or settings.minimumCpus,
+        memory_mib=options.memory_mib or settings.minimumMemoryMiB,
+    )
 
 
 def _node_counts(group: Group, options: Options) -> Options:
