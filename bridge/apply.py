@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Protocol, assert_never
 
 from bridge.core import attempt as attempts
+from bridge.core import environment
 from bridge.core.model import JobId, KubeNode, Node, Pod
 from bridge.core.steps import (
     AdoptJob,
@@ -137,8 +138,8 @@ class WriteDoor:
                     log.warning("node drained", node=node_name, why=reason)
             case Nominate(pod=pod, node=node, conditions=conditions):
                 return await self._kube.patch_pod_status(pod, nominated=node, conditions=conditions)
-            case Release(pod=pod, job=job, node=node, gpus=gpus, gang=gang):
-                notes = {NODE_ANNOTATION: node, GPUS_ANNOTATION: gpus or None}
+            case Release(pod=pod, job=job, node=node, gpus=gpus, gang=gang, environment=variables):
+                notes = {NODE_ANNOTATION: node, GPUS_ANNOTATION: gpus or None, **variables}
                 return await self._kube.patch_pod(
                     pod,
                     labels={JOB_ID_LABEL: str(job)},
@@ -148,9 +149,10 @@ class WriteDoor:
                 )
             case Forsake(pod=pod, attempt=attempt):
                 text = attempts.render(attempt)
+                placement = (NODE_ANNOTATION, GPUS_ANNOTATION, *environment.written(pod))
                 return await self._kube.patch_pod(
                     pod,
-                    annotations={ATTEMPT_ANNOTATION: text, NODE_ANNOTATION: None, GPUS_ANNOTATION: None},
+                    annotations={ATTEMPT_ANNOTATION: text, **dict.fromkeys(placement)},
                     version=pod.version,
                 )
             case SetConditions(pod=pod, conditions=conditions, unchanged=unchanged):

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bridge.errors import ConfigError
 from bridge.names import SCHEDULER_NAME, UPSTREAM_SCHEDULER_NAME
 
 TOKEN_FILE_ENV = "SLURM_JWT_FILE"
 JobIds = Literal["auto", "chosen", "held"]
+NICE_LIMIT = 2_147_483_645  # the largest that Slurm takes
 
 
 def _listed(value: object) -> object:
@@ -95,6 +96,21 @@ class SlurmSettings(_Group):
         return max(5.0, 3 * self.pollInterval)
 
 
+class PriorityClass(_Group):
+    """What a Kubernetes PriorityClass means in Slurm: never an absolute priority."""
+
+    qos: str | None = Field(None, min_length=1, description="Slurm quality of service.")
+    nice: int | None = Field(
+        None, ge=0, le=NICE_LIMIT, description="How far the job steps back in the queue."
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> PriorityClass:
+        if self.qos is None and self.nice is None:
+            raise ValueError("names neither a qos nor a nice")
+        return self
+
+
 class JobSettings(_Group):
     """What a placeholder job looks like when its pod says nothing."""
 
@@ -114,6 +130,22 @@ class JobSettings(_Group):
     gresByResource: Mapping[str, str] = Field(
         default_factory=lambda: {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
         description="Extended resource → GRES (name or name:type).",
+    )
+    priorityClasses: Mapping[str, PriorityClass] = Field(
+        default_factory=dict,
+        description="PriorityClass of a pod → {qos: NAME} or {nice: POINTS} (or both) of its job, unless an annotation "
+        "says otherwise. A class that is not listed means nothing to Slurm.",
+    )
+    temporaryDisk: bool = Field(
+        False,
+        description="The ephemeral storage that a pod asks for is asked of Slurm, too, as temporary disk: only nodes "
+        "whose TmpDisk is as large are considered. Slurm compares and does not count it, so jobs may share the same "
+        "disk. Where no node has a TmpDisk such a job is refused.",
+    )
+    oldOptionKeys: bool = Field(
+        False,
+        description="Annotations under their names from before 1.0 of the Go project (slinky.slurm.net/qos) count, "
+        "and the pod's condition asks for the name of today. Off: they are ignored, as by that project.",
     )
     jobIdFirst: int = Field(
         0x02000000,

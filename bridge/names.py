@@ -27,6 +27,9 @@ GPUS_ANNOTATION: Final = "slinky.slurm.net/gpus"  # leader writes: Slurm's GRES 
 GANG_ANNOTATION: Final = (
     "slinky.slurm.net/gang"  # leader writes at the grant, reads after a restart: which pods share a job
 )
+ENVIRONMENT_PREFIX: Final = (
+    "env.slinky.slurm.net/"  # leader writes: Slurm's variables by their names; the container reads
+)
 SUBMITTED_ANNOTATION: Final = (
     "slinky.slurm.net/slurm-submitted"  # leader writes, reads: which job of the label's id
 )
@@ -45,6 +48,7 @@ SCHEDULED_CONDITION: Final = "PodScheduled"  # kube-scheduler's; the leader repa
 
 # --- per-job options that users annotate ----------------------------------------------------------
 OPTION_PREFIX: Final = "slurmjob.slinky.slurm.net/"  # users write; core.overrides reads
+OLD_OPTION_PREFIX: Final = "slinky.slurm.net/"  # where the Go project had them before 1.0
 
 # --- labels of others -----------------------------------------------------------------------------
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Job controller writes; grouping reads

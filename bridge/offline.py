@@ -1,8 +1,8 @@
 """`slurm-bridge translate`: manifests in, the job that each pod would become out. Neither cluster is asked.
 
-In: YAML with any number of documents: Pods, Jobs (one pod is made from the template), Lists of them. Out: for
-each pod the JSON that would be POSTed, the rule behind each field, every warning; for each mistake its file,
-document, object, field and fix. A mistake in one object hides no other object.
+In: YAML with any number of documents: Pods, objects with a pod template (`bridge.kube.manifests`: one pod is made of
+it), Lists of them. Out: for each pod the JSON that would be POSTed, the rule behind each field, every warning; for each
+mistake its file, document, object, field and fix. A mistake in one object hides no other object.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -18,21 +18,20 @@ from typing import Any, Final, Literal
 import yaml
 
 from bridge.config import Settings
-from bridge.core import grouping, jobspec
-from bridge.core.grouping.gangs import Family, digest, family_uid
+from bridge.core import environment, grouping, jobspec, overrides
+from bridge.core.grouping.gangs import digest, family_uid
 from bridge.core.jobid import IdRange, job_id
 from bridge.core.jobspec import Rule
 from bridge.core.model import Group, JobSpec, Pod, Workload
 from bridge.errors import UserError
-from bridge.kube import view
-from bridge.names import COMPLETION_INDEX
+from bridge.kube import manifests, view
+from bridge.kube.manifests import Object
 from bridge.slurm import translate as wire
 
 STDIN: Final = "-"
 NEWEST: Final = 45  # data_parser v0.0.45: what the shown JSON is for
-OFFLINE: Final = "offline"  # stands where only a cluster knows the value
-SUFFIX: Final = "-xxxxx"  # what a controller appends to the names of its pods
 
+_Named = tuple[str, str, str]  # kind, namespace, name
 _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
@@ -76,7 +75,7 @@ def translate(file: Path | Literal["-"], settings: Settings) -> Translation:
 def read(text: str, *, name: str, settings: Settings) -> Translation:
     """Translate the text of a file called `name`. Mistakes become entries; nothing is raised for them."""
     documents = list(_documents(text))
-    jobs = _jobs(documents)
+    known = _known(documents)
     entries: list[Entry] = []
     for number, document in enumerate(documents, 1):
         where = f"{name}: document {number}"
@@ -84,7 +83,7 @@ def read(text: str, *, name: str, settings: Settings) -> Translation:
             entries.append(Entry(where=where, error=str(document)))
             continue
         for obj in _objects(document):
-            entries.append(_entry(obj, where, jobs, settings))
+            entries.append(_entry(obj, where, known, settings))
     if not entries:
         entries.append(Entry(where=name, error="holds no object; give Pods, Jobs or Lists of them"))
     return Translation(entries=tuple(entries))
@@ -148,76 +147,65 @@ def _objects(document: Mapping[str, Any]) -> Iterator[Any]:
         yield document
 
 
-def _jobs(documents: list[Any]) -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """The Jobs of the file by namespace and name: a Pod beside its Job finds it, as in a cluster."""
-    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+def _known(documents: list[Any]) -> Mapping[_Named, Object]:
+    """The objects of the file by kind, namespace and name: a Pod beside its Job finds it, as in a cluster."""
+    found: dict[_Named, Object] = {}
     for document in documents:
         for obj in _objects(document) if isinstance(document, Mapping) else ():
-            if isinstance(obj, Mapping) and _is(obj, "batch/v1", "Job"):
-                found[_namespace(obj), _name(obj)] = obj
+            if isinstance(obj, Mapping):
+                found[str(obj.get("kind")), manifests.namespace(obj), manifests.name(obj)] = obj
     return found
 
 
 # --- object → entry ---------------------------------------------------------------------------------
 
 
-def _entry(
-    obj: Any, where: str, jobs: Mapping[tuple[str, str], Mapping[str, Any]], settings: Settings
-) -> Entry:
+def _entry(obj: Any, where: str, known: Mapping[_Named, Object], settings: Settings) -> Entry:
     if not isinstance(obj, Mapping):
         return Entry(where=where, error=f"an item is a {type(obj).__name__}, not an object; give it a kind")
     kind = obj.get("kind")
     if not isinstance(kind, str) or not kind:
         return Entry(where=where, error="kind: is missing; add apiVersion and kind")
-    where = f"{where}: {kind} {_namespace(obj)}/{_name(obj) or '(no name)'}"
+    where = f"{where}: {kind} {manifests.namespace(obj)}/{manifests.name(obj) or '(no name)'}"
     try:
-        if _is(obj, "v1", "Pod"):
-            pod = view.pod_from_object(_named(obj))
+        if obj.get("apiVersion") == "v1" and kind == "Pod":
+            pod = view.pod_from_object(manifests.named(obj))
             owner = grouping.owner_ref(pod)
-            job = jobs.get((pod.namespace, owner.name)) if owner is not None else None
-            return _translated(
-                where, pod, view.workload_from_object(_named(job)) if job else None, (), settings
-            )
-        if _is(obj, "batch/v1", "Job"):
-            workload = view.workload_from_object(_named(obj))
-            pod = view.pod_from_object(_pod_of(obj))
-            family = grouping.family_of(pod, lambda kind, namespace, name: workload)
-            if family is None:
-                return _translated(where, pod, workload, _shape(obj), settings)
-            pods = [view.pod_from_object(_pod_of(obj, rank)) for rank in range(family.gang.wanted)]
-            return _together(where, family, pods, workload, settings)
+            found = known.get((owner.kind, pod.namespace, owner.name)) if owner is not None else None
+            return _translated(where, [pod], found, (), settings)
+        if (made := manifests.made(obj)) is not None:
+            pods = [view.pod_from_object(pod) for pod in made.pods]
+            return _translated(where, pods, made.owner, made.notes, settings)
     except UserError as error:
         return Entry(where=where, error=str(error))
+    kinds = ", ".join(name for _, name in manifests.KINDS)
     version = obj.get("apiVersion")
-    return Entry(where=where, notes=(f"skipped: {version} {kind} is neither a v1 Pod nor a batch/v1 Job",))
+    return Entry(where=where, notes=(f"skipped: {version} {kind}: translate reads Pod, {kinds}",))
 
 
 def _translated(
-    where: str, pod: Pod, workload: Workload | None, notes: tuple[str, ...], settings: Settings
+    where: str, pods: Sequence[Pod], owner: Object | None, notes: tuple[str, ...], settings: Settings
 ) -> Entry:
-    group = grouping.build(grouping.key_of(pod), [pod], workload)
-    return _answered(where, group, notes, settings)
-
-
-def _together(
-    where: str, family: Family, pods: list[Pod], workload: Workload | None, settings: Settings
-) -> Entry:
-    """The one job of a gang."""
-    key = family.generation(digest(pod.uid for pod in pods))
-    group = grouping.build(key, pods, workload, family.gang.as_of(complete=True))
-    notes = (f"one Slurm job for all pods, {len(pods)} of them: they start together, or none does",)
-    return _answered(where, group, notes, settings)
-
-
-def _answered(where: str, group: Group, notes: tuple[str, ...], settings: Settings) -> Entry:
-    pod = group.pods[0]
-    cluster = settings.cluster.clusterId or OFFLINE
+    """`pods` share one job, or are one of them for many; `owner` controls them."""
+    pod = pods[0]
+    workload, ignored = _workload(pod, owner)
+    family = grouping.family_of(pod, lambda kind, namespace, name: workload)
+    if family is None:
+        group = grouping.build(grouping.key_of(pod), pods, workload)
+    else:
+        key = family.generation(digest(pod.uid for pod in pods))
+        group = grouping.build(key, pods, workload, family.gang.as_of(complete=True))
+        notes = (f"one Slurm job for all pods, {len(pods)} of them: they start together, or none does",)
+    cluster = settings.cluster.clusterId or manifests.OFFLINE
     spec = jobspec.translate(group, settings=settings.jobs, cluster=cluster)
     ids = IdRange(settings.jobs.jobIdFirst, settings.jobs.jobIdStop)
+    notes += ignored
     if pod.scheduler not in settings.cluster.schedulers:
         named = pod.scheduler or "the default scheduler"
         wanted = settings.cluster.schedulerName
         notes += (f"schedulerName: {named}: not ours unless its namespace is managed; set {wanted}",)
+    if environment.asks(pod):
+        notes += (f"each container gets {', '.join(environment.SOURCES)}, unless its manifest sets them",)
     return Entry(
         where=where,
         group=group,
@@ -228,76 +216,13 @@ def _answered(where: str, group: Group, notes: tuple[str, ...], settings: Settin
     )
 
 
-def _pod_of(job: Mapping[str, Any], rank: int | None = None) -> Mapping[str, Any]:
-    """One pod as the Job controller makes it, of an indexed Job with its index. UserError: there is no template."""
-    spec = job.get("spec")
-    template = spec.get("template") if isinstance(spec, Mapping) else None
-    if not isinstance(template, Mapping) or not isinstance(template.get("spec"), Mapping):
-        raise UserError(f"Job {_name(job)}: spec.template.spec: is missing; add the pod template")
-    meta = template.get("metadata")
-    name = _name(job)
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": _uid(name), "controller": True}
-    return _named(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                **(meta if isinstance(meta, Mapping) else {}),
-                **_indexed(meta, rank),
-                "name": name + SUFFIX if rank is None else f"{name}-{rank}{SUFFIX}",
-                "namespace": _namespace(job),
-                "ownerReferences": [owner],
-            },
-            "spec": template["spec"],
-        }
-    )
-
-
-def _indexed(meta: Any, rank: int | None) -> Mapping[str, Any]:
-    """The annotations of a template, with the index of a pod made from it."""
-    if rank is None:
-        return {}
-    written = meta.get("annotations") if isinstance(meta, Mapping) else None
-    return {"annotations": {**(written if isinstance(written, Mapping) else {}), COMPLETION_INDEX: str(rank)}}
-
-
-def _shape(job: Mapping[str, Any]) -> tuple[str, ...]:
-    parallelism = job["spec"].get("parallelism", 1)
-    return (f"each pod of the Job is a Slurm job of its own, up to {parallelism} at a time",)
-
-
-def _named(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the name and uid that the API server would give. Raises UserError for unquoted values."""
-    meta = obj.get("metadata")
-    if not isinstance(meta, Mapping):
-        return obj
-    name = _name(obj)
-    for part in ("annotations", "labels"):
-        words = meta.get(part)
-        for key, value in words.items() if isinstance(words, Mapping) else ():
-            if not isinstance(value, str):
-                shown = json.dumps(value, default=str)
-                where = f"{obj.get('kind')} {name}: metadata.{part}: {key}"
-                raise UserError(f"{where}: {shown} is no text; write it in quotes: '{shown}'")
-    return {**obj, "metadata": {**meta, "name": name, "uid": meta.get("uid") or _uid(name)}}
-
-
-def _uid(name: str) -> str:
-    return f"{OFFLINE}-{name}"
-
-
-def _is(obj: Mapping[str, Any], version: str, kind: str) -> bool:
-    return obj.get("apiVersion") == version and obj.get("kind") == kind
-
-
-def _name(obj: Mapping[str, Any]) -> str:
-    meta = obj.get("metadata")
-    if not isinstance(meta, Mapping):
-        return ""
-    start = meta.get("generateName")
-    return str(meta.get("name") or (f"{start}xxxxx" if start else ""))
-
-
-def _namespace(obj: Mapping[str, Any]) -> str:
-    meta = obj.get("metadata")
-    return str((meta.get("namespace") if isinstance(meta, Mapping) else None) or "default")
+def _workload(pod: Pod, owner: Object | None) -> tuple[Workload | None, tuple[str, ...]]:
+    """The owner, if the bridge asks it for options; else a word about those that it has in vain."""
+    if owner is None:
+        return None, ()
+    found = view.workload_from_object(manifests.named(owner))
+    if grouping.owner_ref(pod) is not None:
+        return found, ()
+    vain = ", ".join(key for key in found.annotations if overrides.counts(key))
+    what = f"{found.kind} {found.namespace}/{found.name}"
+    return None, (f"{what}: {vain} has no effect there; write it into the pod template",) if vain else ()

@@ -45,7 +45,7 @@ _FORMATS: Mapping[str, str] = {
     "_cpus": "Kubernetes quantity (`2`, `500m`), rounded up",
     "_mib": "Kubernetes quantity (`4Gi`), rounded up to MiB",
     "_exclusive": '`"false"` shares the node, any other word does not',
-    "_flag": '`"true"` or `"false"`',
+    "flag": '`"true"` or `"false"`',
     "_moment": "RFC 3339 with a zone, or Unix seconds",
     "_hosts": "hostlist (`n[01-04],n7`)",
 }

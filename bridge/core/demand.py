@@ -18,14 +18,12 @@ from bridge.names import EXTENDED_DEVICE_CLASS_PREFIX
 
 CPU = "cpu"
 MEMORY = "memory"
+DISK = "ephemeral-storage"
 DRA_CPU = EXTENDED_DEVICE_CLASS_PREFIX + "dra.cpu"  # CPUs handed out by a DRA driver: CPUs for Slurm as well
 
 Amounts = Mapping[str, Fraction]  # resource → amount in its own unit (cores, bytes, pieces)
 
-_UNCOUNTED = (
-    "ephemeral-storage",
-    "storage",
-)  # the node's disk: kube-scheduler's alone, and hardly ever short
+_UNCOUNTED = (DISK, "storage")  # the node's disk: no GRES, and hardly ever short
 _NONE = Fraction(0)
 
 
@@ -64,6 +62,11 @@ def cpus(amounts: Amounts) -> int:
 def memory_mib(amounts: Amounts) -> int:
     """Whole MiB, rounded up; 0 = asks for none."""
     return quantity.ceil_mib(amounts.get(MEMORY, _NONE))
+
+
+def disk_mib(amounts: Amounts) -> int:
+    """Whole MiB of ephemeral storage, rounded up; 0 = asks for none."""
+    return quantity.ceil_mib(amounts.get(DISK, _NONE))
 
 
 def gres(amounts: Amounts, by_resource: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:

@@ -87,6 +87,11 @@ def spell(numbers: Iterable[int]) -> str:
     return text[1:-1] if text.startswith("[") else text
 
 
+def unspell(text: str) -> tuple[int, ...]:
+    """The inverse: "0-1,4" → (0, 1, 4). Raises UserError for anything else."""
+    return tuple(int(number) for number in hostlist.expand(f"[{text}]")) if text else ()
+
+
 def _entry(match: re.Match[str], text: str) -> Held:
     name, kind, digits, unit, notes = match.groups()
     count = int(digits) * _SCALE[unit] if digits else 1

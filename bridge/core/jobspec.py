@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from bridge.config import JobSettings
-from bridge.core import demand, devices, grouping, overrides, packing
+from bridge.core import demand, devices, environment, grouping, overrides, packing
 from bridge.core.model import Group, JobSpec, Mark, Pod, SlurmNode
 from bridge.core.overrides import OptionError, Options, key
 from bridge.errors import UserError
-from bridge.names import OPTION_PREFIX
 
 MINUTE = 60  # seconds
 _FIELDS = frozenset(field.name for field in fields(JobSpec))
@@ -73,6 +72,7 @@ def translate(
         tasks=max(len(group.pods), found.nodes_min or 1),  # Slurm wants a task a node
         cpus_per_task=found.cpus_per_task or settings.minimumCpus,
         memory_mib=found.memory_mib or settings.minimumMemoryMiB,
+        temporary_disk_mib=_disk(group, settings),
         gres=found.gres or "",
         exclusive=bool(found.exclusive),
         time_limit=None if minutes is None else _sent_limit(minutes, grace, settings),
@@ -96,6 +96,7 @@ def translate(
         mcs_label=settings.mcsLabel,
         excluded_nodes=tuple(dict.fromkeys((*(found.excluded_nodes or ()), *excluded))),
         warnings=answer.warnings,
+        notice="; ".join(found.old_names),
     )
     return packing.by_task(spec, found) if group.gang is not None else spec
 
@@ -125,7 +126,7 @@ def unpadded(spec: JobSpec) -> JobSpec:
 
 def essence(pod: Pod) -> tuple[object, ...]:
     """All of a pod that its job depends on: equal essences make equal jobs, whatever happens to the pod's status."""
-    options = {key: said for key, said in pod.annotations.items() if key.startswith(OPTION_PREFIX)}
+    options = {key: said for key, said in pod.annotations.items() if overrides.counts(key)}
     asks = (pod.containers, pod.init_containers, pod.overhead, pod.resources, pod.claims)
     return (pod.uid, pod.ref, pod.grace, pod.priority_class, pod.active_deadline, asks, options)
 
@@ -141,6 +142,9 @@ def explain(group: Group, *, settings: JobSettings) -> tuple[Rule, ...]:
         why = f"{minutes} min + {grace} s grace of the pod + {settings.timeLimitMargin} s timeLimitMargin"
         value = str(_sent_limit(minutes, grace, settings))
         rules.append(Rule(field="time_limit", value=value, layer="bridge", why=why))
+    if disk := _disk(group, settings):
+        why = "setting temporaryDisk: the pod's ephemeral storage, rounded up to MiB"
+        rules.append(Rule(field="temporary_disk_mib", value=str(disk), layer="derived", why=why))
     if settings.mcsLabel:
         rules.append(
             Rule(field="mcs_label", value=settings.mcsLabel, layer="defaults", why="setting mcsLabel")
@@ -167,7 +171,7 @@ def _rule(option: overrides.Option, answer: _Answer, group: Group) -> Rule:
     layer = answer.options.sources[option.field]
     why = answer.why.get(option.field, "") if layer in ("defaults", "derived") else ""
     shown = ",".join(value) if isinstance(value, tuple) else str(value)
-    why = why or f"annotation {option.key} of {_object(group, layer)}"
+    why = why or f"annotation {answer.options.keys[option.field]} of {_object(group, layer)}"
     return Rule(field=option.field, value=shown, layer=layer, why=why)
 
 
@@ -176,7 +180,7 @@ def _answer(group: Group, settings: JobSettings) -> _Answer:
     pod = _speaker(group)
     owner = group.workload.annotations if group.workload else {}
     try:
-        said = overrides.options(owner, pod.annotations)
+        said = overrides.options(owner, pod.annotations, old_keys=settings.oldOptionKeys)
     except OptionError as error:
         raise UserError(f"{_object(group, error.layer)}: {error}") from error
     if said.gang and group.gang is None:
@@ -186,10 +190,11 @@ def _answer(group: Group, settings: JobSettings) -> _Answer:
         )
     try:
         derived, why, warnings = _derive(group, pod, settings, said)
-        options = overrides.options(_defaults(group, settings), derived, owner, pod.annotations)
+        layers = (_defaults(group, settings), derived, owner, pod.annotations)
+        options = overrides.options(*layers, old_keys=settings.oldOptionKeys)
     except UserError as error:
         raise UserError(f"Pod {pod.ref}: {error}") from error
-    options = _node_counts(group, options)
+    options = _node_counts(group, _at_least(options, settings))
     return _Answer(
         options=options,
         why={**_DEFAULT_RULES, **(_OF_A_GANG if group.gang is not None else {}), **why},
@@ -252,6 +257,11 @@ def _derive(
             why["gres"] = "the pod's devices, by gresByResource and device class"
     else:
         warnings += _replaced_devices(amounts, settings, said.gres)
+    if (meant := settings.priorityClasses.get(pod.priority_class)) is not None:
+        for suffix, value in (("qos", meant.qos), ("nice", meant.nice)):
+            if value is not None:
+                found[key(suffix)] = str(value)
+                why[suffix] = f"setting priorityClasses: PriorityClass {pod.priority_class}"
     if deadline := _deadline(group):
         seconds, whose = deadline
         found[key("timelimit")] = str(math.ceil(seconds / MINUTE))
@@ -277,6 +287,21 @@ def _amounts(group: Group) -> tuple[demand.Amounts, list[str]]:
     return most, []
 
 
+def _disk(group: Group, settings: JobSettings) -> int | None:
+    """MiB of temporary disk that a node must have for any pod of the group; None = Slurm isn't asked for it."""
+    if not settings.temporaryDisk:
+        return None
+    asked, pod = max(
+        ((demand.disk_mib(demand.effective(p)), p) for p in group.pods), key=lambda found: found[0]
+    )
+    if asked > overrides.INT32:
+        raise UserError(
+            f"Pod {pod.ref}: ephemeral-storage: {asked} MiB are more than the {overrides.INT32} that Slurm takes;"
+            " ask for less"
+        )
+    return asked or None
+
+
 def _replaced_devices(amounts: demand.Amounts, settings: JobSettings, sent: str) -> list[str]:
     """The gres annotation wins, also over devices that we could not have translated. It may not ask for fewer GPUs than
     kubelet will hand to the pod: Slurm would give the others to somebody else."""
@@ -298,6 +323,15 @@ def _deadline(group: Group) -> tuple[int, str] | None:
     if group.workload is not None and group.workload.active_deadline:
         found.append((group.workload.active_deadline, _object(group, "owner")))
     return min(found, default=None)
+
+
+def _at_least(options: Options, settings: JobSettings) -> Options:
+    """Of nothing Slurm would make all of the node."""
+    return replace(
+        options,
+        cpus_per_task=options.cpus_per_task or settings.minimumCpus,
+        memory_mib=options.memory_mib or settings.minimumMemoryMiB,
+    )
 
 
 def _node_counts(group: Group, options: Options) -> Options:
@@ -326,6 +360,10 @@ def _doubts(group: Group, options: Options) -> list[str]:
         )
     if group.gang is None and (options.gang_timeout is not None or options.on_member_failure is not None):
         doubts.append(f"{key('gang-timeout')} and {key('on-member-failure')} have no effect on a single pod")
+    if options.inject_env and not environment.asks(pod):
+        doubts.append(
+            f"{environment.ASKED}: has no effect on the owner of a pod; write it into the pod template"
+        )
     owner = grouping.owner_ref(pod)
     if owner is not None and group.workload is None:
         doubts.append(f"{owner.kind} {pod.namespace}/{owner.name} is not there: its annotations don't count")

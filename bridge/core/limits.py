@@ -77,7 +77,13 @@ def resumed(spec: JobSpec, left: float | None) -> JobSpec:
 
 
 def told(facts: Facts, record: JobRecord) -> str:
-    """For the pod's condition: that it ends before its limit; "" = it doesn't."""
+    """For the pod's condition: what Slurm does not say; "" = nothing."""
+    notice = facts.spec.notice if facts.spec is not None else ""
+    return "; ".join(filter(None, (early(facts, record), notice)))
+
+
+def early(facts: Facts, record: JobRecord) -> str:
+    """That the pod ends before its limit; "" = it doesn't."""
     if record.time_limit is None or record.reason in TOO_LONG or not _bare(facts, record):
         return ""
     ahead = _ahead(facts, record.time_limit * 60.0)

@@ -277,6 +277,7 @@ class JobSpec:
     cpus_per_task: int = 1
     memory_mib: int | None = 256  # per node
     memory_per_cpu: int | None = None  # MiB; of a gang, in place of memory_mib
+    temporary_disk_mib: int | None = None  # that a node must have; Slurm compares it and counts nothing off
     gres: str = ""  # tres_per_node: "gres/gpu:h100=2,gres/nic=1"
     gres_per_task: str = ""  # of a gang, in place of gres
     exclusive: bool = False
@@ -303,6 +304,7 @@ class JobSpec:
     # Only to claim a place again, never a candidate list; of a gang one entry a task, in the order of its ranks.
     required_nodes: tuple[SlurmNode, ...] = ()
     warnings: tuple[str, ...] = ()
+    notice: str = ""  # what the pod's author is told in the pod's condition, beside what Slurm says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,3 +323,4 @@ class Slot:
     pod: Uid
     node: KubeNode
     gpus: str = ""  # GRES indices of this pod on that node, "" = none: "0-1"
+    rank: int = 0  # in Slurm's order of the job's tasks

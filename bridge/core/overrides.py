@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from bridge.config import NICE_LIMIT
 from bridge.core import hostlist, quantity
 from bridge.core.model import SlurmNode
 from bridge.errors import UserError, trim
-from bridge.names import OPTION_PREFIX
+from bridge.names import OLD_OPTION_PREFIX, OPTION_PREFIX
 
 LAYERS: Final = ("defaults", "derived", "owner", "pod")  # weakest first
 TEXT_LIMIT: Final = 1024  # bytes of a job's name or comment that Slurm takes
 INT32: Final = 2**31 - 1
 CPUS_LIMIT: Final = 65_533  # Slurm counts the CPUs of a task in 16 bits and keeps the top values for itself
 HOSTS_LIMIT: Final = 2_000  # node names in one annotation
-NICE_LIMIT: Final = 2_147_483_645
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
@@ -56,6 +56,7 @@ class Options:
     gang_timeout: int | None = None  # seconds
     gres: str | None = None
     group: str | None = None
+    inject_env: bool | None = None
     licenses: str | None = None
     memory_mib: int | None = None
     name: str | None = None
@@ -73,7 +74,9 @@ class Options:
     user_limit: int | None = None  # minutes; 0 = none of the pod's own
     wckey: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)  # field → the layer that set it
+    keys: Mapping[str, str] = field(default_factory=dict)  # field → the annotation's key as it was written
     warnings: tuple[str, ...] = ()
+    old_names: tuple[str, ...] = ()  # a sentence for each annotation that counts under its old name
 
 
 # --- formats: (text) → value, or UserError with the rest of the sentence ----------------------------
@@ -127,7 +130,8 @@ def _exclusive(text: str) -> bool | None:
     return None if not word else word != "false"
 
 
-def _flag(text: str) -> bool:
+def flag(text: str) -> bool:
+    """Raises UserError with the rest of the sentence."""
     return _one_of("true", "false")(text.strip().lower()) == "true"
 
 
@@ -198,8 +202,7 @@ class Option:
 
 
 _NOTHING = "asks for nothing: the configured minimum is sent"
-TABLE: Final = (
-    # The Go project's: meaning and format are a promise.
+_THEIRS: Final = (  # the Go project's: meaning and format are a promise
     Option("account", "account", _verbatim, "Slurm account that pays."),
     Option("constraints", "constraints", _verbatim, "Node features that the job needs."),
     Option("cpu-per-task", "cpus_per_task", _cpus, "CPUs, a quantity rounded up.", _zero(_NOTHING)),
@@ -219,20 +222,24 @@ TABLE: Final = (
            _zero("sets no limit of the pod's own: Slurm's default counts")),
     Option("user-id", "user", _verbatim, "Unix user of the job, name or number."),
     Option("wckey", "wckey", _verbatim, "Workload characterisation key."),
-    # Ours.
+)  # fmt: skip
+_OURS: Final = (
     Option("begin", "begin", _moment, "Earliest start, RFC 3339 or Unix seconds."),
     Option("comment", "comment", _short, "Comment of the job."),
     Option("deadline", "deadline", _moment, "Latest end, RFC 3339 or Unix seconds."),
     Option("dependency", "dependency", _verbatim, "Jobs to wait for, as sbatch spells them."),
     Option("exclude-nodes", "excluded_nodes", _hosts, "Slurm nodes that the job must not get, a hostlist."),
-    Option("gang", "gang", _flag, "All pods of the workload are one job."),
+    Option("gang", "gang", flag, "All pods of the workload are one job."),
     Option("gang-timeout", "gang_timeout", _whole("seconds", 1), "How long a gang waits for its members."),
+    Option("inject-env", "inject_env", flag, "Containers get Slurm's variables; read on the pod alone."),
     Option("nice", "nice", _whole("points", 0, NICE_LIMIT), "How far the job steps back in the queue."),
     Option("on-member-failure", "on_member_failure", _one_of("restart-gang", "keep"), "What a loss does."),
     Option("prefer", "prefer", _verbatim, "Node features that the job would like."),
     Option("segment-size", "segment_size", _whole("nodes", 1), "Nodes of one topology segment."),
 )  # fmt: skip
+TABLE: Final = _THEIRS + _OURS
 BY_KEY: Final[Mapping[str, Option]] = {option.key: option for option in TABLE}
+BY_OLD_KEY: Final[Mapping[str, Option]] = {OLD_OPTION_PREFIX + option.suffix: option for option in _THEIRS}
 
 
 def key(suffix: str) -> str:
@@ -240,37 +247,60 @@ def key(suffix: str) -> str:
     return OPTION_PREFIX + suffix
 
 
-def options(*layers: Mapping[str, str]) -> Options:
+def counts(name: str) -> bool:
+    """The annotation may change a job, under its name of today or under its old one."""
+    return name.startswith(OPTION_PREFIX) or name in BY_OLD_KEY
+
+
+def options(*layers: Mapping[str, str], old_keys: bool = False) -> Options:
     """Merge annotations; a later layer wins, value by value. The layers are the last of `LAYERS`: one is the
-    pod's, two are the owner's and the pod's. Other people's annotations are skipped.
+    pod's, two are the owner's and the pod's. Other people's annotations are skipped. `old_keys`: the names that
+    options had before 1.0 of the Go project count, too, where the name of today does not stand beside them.
 
     Raises OptionError for an unknown suffix or a malformed value, also in a layer that loses.
     """
     found: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    notes: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    notes: dict[str, str] = {}  # by field, so that who wins has the last word
+    old_names: dict[str, None] = {}
     for layer, written in zip(LAYERS[len(LAYERS) - len(layers) :], layers, strict=True):
         for name, text in written.items():
-            if not name.startswith(OPTION_PREFIX):
+            option = BY_OLD_KEY.get(name)
+            if option is not None:
+                if option.key in written:
+                    continue
+                if not old_keys:
+                    notes[name] = f"{name}: is ignored, an old name; write {option.key}"
+                    continue
+                old_names[f"{name} is an old name: write {option.key}"] = None
+            elif name.startswith(OPTION_PREFIX):
+                option = _known(layer, name, text)
+            else:
                 continue
-            option, value = _read(layer, name, text)
+            value = _read(option, layer, name, text)
             if value is None:
                 continue
-            found[option.field], sources[option.field] = value, layer
+            found[option.field], sources[option.field], keys[option.field] = value, layer, name
             note = option.note(text)
             notes[option.field] = f"{name}: {trim(repr(text), 60)} {note}" if note else ""
-    return Options(**found, sources=sources, warnings=tuple(note for note in notes.values() if note))
+    warnings = (*old_names, *(note for note in notes.values() if note))
+    return Options(**found, sources=sources, keys=keys, warnings=warnings, old_names=tuple(old_names))
 
 
-def _read(layer: str, name: str, text: str) -> tuple[Option, Any]:
+def _known(layer: str, name: str, text: str) -> Option:
     option = BY_KEY.get(name)
     if option is None:
         wish = name.removeprefix(OPTION_PREFIX).lower()
         near = difflib.get_close_matches(wish, [known.suffix for known in TABLE], n=1, cutoff=0.0)[0]
         message = f"{trim(name, 100)}: {trim(repr(text), 60)}: no such option; did you mean {key(near)}?"
         raise OptionError(message, layer=layer, key=name)
+    return option
+
+
+def _read(option: Option, layer: str, name: str, text: str) -> Any:
     try:
-        return option, option.read(text)
+        return option.read(text)
     except UserError as error:
         field = "what its containers ask for (resources)" if layer == "derived" else name
         raise OptionError(f"{field}: {trim(repr(text), 60)} {error}", layer=layer, key=name) from error

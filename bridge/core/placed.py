@@ -13,7 +13,7 @@ from bridge.core.claims import claim, miscounted
 from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_writing
 from bridge.core.ends import end_doubles, end_pods, evidence
 from bridge.core.facts import NEVER, Facts, Member, Sight
-from bridge.core.limits import told, user_end
+from bridge.core.limits import early, told, user_end
 from bridge.core.model import JobId, JobRecord, Pod, is_granted
 from bridge.core.steps import Decision, NameJob, Release, SetConditions, Step
 from bridge.core.strays import stray
@@ -200,8 +200,8 @@ def _over_limit(facts: Facts, record: JobRecord) -> Verdict | None:
         text = f"job {record.id} still waits for the pod's place, and the time limit of the pod is over"
         return Verdict(Reason.TIME_LIMIT, text)
     minutes = round((end - record.started) / 60)
-    if early := told(facts, record):
-        return Verdict(Reason.TIME_LIMIT, f"job {record.id} is about to reach its time limit: {early}")
+    if ahead := early(facts, record):
+        return Verdict(Reason.TIME_LIMIT, f"job {record.id} is about to reach its time limit: {ahead}")
     return Verdict(Reason.TIME_LIMIT, f"job {record.id} reached its time limit of {minutes} min")
 
 

@@ -7,11 +7,11 @@ a node is in two slots, and a pod that has a slot of the job keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge.core import devices
-from bridge.core.model import Group, JobRecord, JobSpec, KubeNode, Pod, Slot, SlurmNode
+from bridge.core.model import Group, JobRecord, JobSpec, KubeNode, Pod, Slot, SlurmNode, Uid
 from bridge.errors import UserError
 from bridge.names import GPUS_ANNOTATION, JOB_ID_LABEL, NODE_ANNOTATION
 
@@ -49,26 +49,27 @@ def place(
             f"job {record.id}: has {len(places)} places for {len(group.pods)} pods; containers of lost ones may live"
         )
     kept = _kept(group.pods, record, places)
-    free = list(places)
-    for slot in kept.values():
-        free.remove(slot)
-    new = iter(free)
-    found = ((pod, kept[pod.uid] if pod.uid in kept else next(new)) for pod in group.pods)
-    return tuple(Slot(pod=pod.uid, node=slot.node, gpus=slot.gpus) for pod, slot in found)
+    free = iter(rank for rank in range(len(places)) if rank not in kept.values())
+    ranks = ((pod, kept[pod.uid] if pod.uid in kept else next(free)) for pod in group.pods)
+    return tuple(
+        Slot(pod=pod.uid, node=places[rank].node, gpus=places[rank].gpus, rank=rank) for pod, rank in ranks
+    )
 
 
-def _kept(pods: Iterable[Pod], record: JobRecord, places: Sequence[_Place]) -> dict[str, _Place]:
-    """What pods of this job already have of it: who comes for a lost member gets that one's place, and moves nobody."""
-    free = list(places)
-    found: dict[str, _Place] = {}
+def _kept(pods: Sequence[Pod], record: JobRecord, places: Sequence[_Place]) -> dict[Uid, int]:
+    """Places that pods of this job already have: who comes for a lost member gets that one's, and moves nobody. Of two
+    alike the one that their order tells."""
+    own: dict[Uid, _Place] = {}
     for pod in pods:
-        if pod.labels.get(JOB_ID_LABEL) != str(record.id):
-            continue
-        node = pod.node or pod.annotations.get(NODE_ANNOTATION, "")
-        own = _Place(KubeNode(node), pod.annotations.get(GPUS_ANNOTATION, ""))
-        if own in free:
-            free.remove(own)
-            found[pod.uid] = own
+        if pod.labels.get(JOB_ID_LABEL) == str(record.id):
+            node = pod.node or pod.annotations.get(NODE_ANNOTATION, "")
+            own[pod.uid] = _Place(KubeNode(node), pod.annotations.get(GPUS_ANNOTATION, ""))
+    found = {pod.uid: at for at, pod in enumerate(pods) if own.get(pod.uid) == places[at]}
+    for uid, place in own.items():
+        taken = found.values()
+        alike = (at for at, one in enumerate(places) if one == place and at not in taken)
+        if uid not in found and (at := next(alike, None)) is not None:
+            found[uid] = at
     return found
 
 

@@ -7,7 +7,7 @@ dead before the job ends. Whoever stops between two of them finds the earlier ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bridge.core.attempt import Attempt
 from bridge.core.model import Condition, GroupKey, JobId, JobSpec, KubeNode, Mark, Pod, SlurmNode, Uid
@@ -108,13 +108,14 @@ class Nominate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """Label, annotations and gate in one write: from here on the extender says yes for this node. Refused if the pod
-    changed since: it may be bound elsewhere."""
+    changed since: it may be bound elsewhere. `environment`: annotations for a pod that asks for Slurm's variables."""
 
     pod: Pod
     job: JobId
     node: KubeNode
     gpus: str = ""
     gang: str = ""  # the pods that start with it, by one name; "" = a pod on its own
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bridge.core import gangs, held
+from bridge.core import environment, gangs, held
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts, Member
 from bridge.core.grouping.gangs import generation_of
@@ -188,13 +188,17 @@ def _news(facts: Facts, pod: Pod, shown: Condition) -> bool:
 
 def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: bool) -> list[Step]:
     gang = generation_of(facts.group.key)
-    release = Release(pod=pod, job=record.id, node=slot.node, gpus=slot.gpus, gang=gang)
+    variables = environment.of_pod(facts.group, pod, slot, record)
+    release = Release(
+        pod=pod, job=record.id, node=slot.node, gpus=slot.gpus, gang=gang, environment=variables
+    )
     released = (
         not gated
         and pod.labels.get(JOB_ID_LABEL) == str(record.id)
         and pod.annotations.get(NODE_ANNOTATION) == slot.node
         and pod.annotations.get(GPUS_ANNOTATION, "") == slot.gpus
         and (not gang or pod.annotations.get(GANG_ANNOTATION) == gang)
+        and variables.items() <= pod.annotations.items()
     )
     shown = job_condition(record, facts.now, note=told(facts, record))
     nominate = Nominate(pod=pod, node=slot.node, conditions=(shown,))

@@ -67,6 +67,7 @@ FIELDS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("cpus_per_task", "cpus_per_task", _same),
     ("memory_mib", "memory_per_node", number),
     ("memory_per_cpu", "memory_per_cpu", number),
+    ("temporary_disk_mib", "temporary_disk_per_node", _same),
     ("gres", "tres_per_node", _same),
     ("gres_per_task", "tres_per_task", _same),
     ("exclusive", "shared", _whole_node),

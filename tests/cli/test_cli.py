@@ -114,7 +114,10 @@ def test_check_config_prints_yaml_that_means_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("schedulerName: slurm-bridge\npartition: gpu\nslurmctldAddress: ctl:6817\nsharedx: 1\n")
+    path.write_text(
+        "schedulerName: slurm-bridge\npartition: gpu\nslurmctldAddress: ctl:6817\nsharedx: 1\n"
+        "priorityClasses: {high: {qos: fast}, low: {nice: 500}}\n"
+    )
     assert main(["check-config", "--config", str(path)]) == 0
     shown = capsys.readouterr()
     assert "sharedx" in shown.err

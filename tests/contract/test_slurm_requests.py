@@ -264,6 +264,7 @@ async def test_an_unknown_job_is_not_found(slurm: Slurm) -> None:
         ({"partition": "nowhere"}, 2000),
         ({"cpus_per_task": 100}, 2014),
         ({"gres": "gres/gpu=99"}, 2014),
+        ({"temporary_disk_mib": 1}, 2014),
         ({"gres": "gres/banana=1"}, 2072),
         ({"excluded_nodes": ("nosuchnode",)}, 2018),
         ({"user": "nosuchuser"}, 2166),

@@ -44,6 +44,7 @@ def test_every_field_has_its_place_in_the_json() -> None:
         tasks_per_node=2,
         cpus_per_task=5,
         memory_mib=6,
+        temporary_disk_mib=9,
         gres="gres/gpu:h100=2",
         exclusive=True,
         time_limit=7,
@@ -79,6 +80,7 @@ def test_every_field_has_its_place_in_the_json() -> None:
         "tasks_per_node": 2,
         "cpus_per_task": 5,
         "memory_per_node": {"set": True, "infinite": False, "number": 6},
+        "temporary_disk_per_node": 9,
         "tres_per_node": "gres/gpu:h100=2",
         "shared": ["none"],
         "time_limit": {"set": True, "infinite": False, "number": 7},
@@ -109,7 +111,8 @@ def test_no_field_of_a_jobspec_is_forgotten() -> None:
     ours_alone = {
         "user_limit",
         "warnings",
-    }  # the limit after which we end the pod; texts for the pod's events
+        "notice",
+    }  # the limit after which we end the pod; texts for `translate` and for the pod's condition
     assert {field for field, _, _ in translate.FIELDS} == {f.name for f in fields(JobSpec)} - ours_alone
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.core.devices import Held, held, indices, spell
+from bridge.core.devices import Held, held, indices, spell, unspell
 from bridge.errors import ProtocolError
 
 
@@ -70,3 +70,4 @@ def test_indices_are_spelled_as_slurm_spells_them(numbers: tuple[int, ...], text
 @given(st.sets(st.integers(0, 200), min_size=1))
 def test_what_is_spelled_is_read_back(numbers: set[int]) -> None:
     assert indices(f"gpu:h100:{len(numbers)}(IDX:{spell(numbers)})") == tuple(sorted(numbers))
+    assert unspell(spell(numbers)) == tuple(sorted(numbers))

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.config import JobSettings
+from bridge.config import JobSettings, PriorityClass, from_mapping
 from bridge.core import grouping
-from bridge.core.jobspec import Rule, explain, translate
+from bridge.core.jobspec import Rule, essence, explain, translate
 from bridge.core.model import Container, Group, JobSpec, Mark, Owner, Pod, Resources, SlurmNode, Uid, Workload
 from bridge.core.overrides import key
-from bridge.errors import UserError
+from bridge.errors import ConfigError, UserError
 
 SETTINGS = JobSettings()
 OWNER = Owner(api_version="batch/v1", kind="Job", name="train", uid=Uid("j"), controller=True)
@@ -314,3 +314,52 @@ def test_a_request_that_slurm_cannot_count_is_not_blamed_on_an_annotation() -> N
         translate(grouping.build(grouping.key_of(big), [big]), settings=SETTINGS, cluster="c")
     assert "resources" in str(caught.value)
     assert "cpu-per-task" not in str(caught.value)
+
+
+def test_options_under_old_names_count_by_a_setting_and_the_pod_is_told() -> None:
+    member = pod({"slinky.slurm.net/partition": "gpu"})
+    off, on = spec(member), spec(member, settings=JobSettings(oldOptionKeys=True))
+    assert (off.partition, off.notice) == ("slurm-bridge", "")
+    assert (on.partition, on.notice) == (
+        "gpu",
+        "slinky.slurm.net/partition is an old name: write slurmjob.slinky.slurm.net/partition",
+    )
+    assert essence(member) != essence(pod({"slinky.slurm.net/partition": "cpu"}))
+    why = rules(member, settings=JobSettings(oldOptionKeys=True))["partition"].why
+    assert why == "annotation slinky.slurm.net/partition of Pod a/p"
+
+
+CLASSES = JobSettings(
+    priorityClasses={"low": PriorityClass(nice=500), "high": PriorityClass(qos="fast", nice=0)}
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "annotations", "qos", "nice"),
+    [
+        ("low", {}, "", 500),
+        ("high", {}, "fast", 0),
+        ("high", {"qos": "slow"}, "slow", 0),
+        ("low", {"nice": "1"}, "", 1),
+        ("other", {}, "", None),
+        ("", {}, "", None),
+    ],
+)
+def test_a_priority_class_means_what_the_settings_say_unless_an_annotation_does(
+    name: str, annotations: dict[str, str], qos: str, nice: int | None
+) -> None:
+    found = spec(pod(noted(**annotations), priority_class=name), settings=CLASSES)
+    assert (found.qos, found.nice, found.priority) == (qos, nice, None)
+
+
+@pytest.mark.parametrize("meant", [{}, {"priority": 5}, {"nice": -1}, {"nice": 2**31}, {"qos": ""}])
+def test_a_priority_class_can_mean_nothing_but_a_qos_and_a_nice(meant: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"^configuration: priorityClasses\.high"):
+        from_mapping({"priorityClasses": {"high": meant}})
+
+
+def test_ephemeral_storage_is_asked_of_slurm_only_where_that_is_switched_on() -> None:
+    member = pod(limits={"ephemeral-storage": "1048577"})
+    assert spec(member).temporary_disk_mib is None
+    assert spec(member, settings=JobSettings(temporaryDisk=True)).temporary_disk_mib == 2
+    assert spec(pod(), settings=JobSettings(temporaryDisk=True)).temporary_disk_mib is None

@@ -340,3 +340,11 @@ def test_a_bridge_that_has_just_started_does_not_say_that_slurm_is_silent() -> N
     unread = facts(pod(), poll_age=NEVER)
     assert kinds(decide(unread)) == ["SetConditions"]
     assert kinds(decide(replace(unread, known_for=0.5))) == []
+
+
+def test_what_the_author_of_a_pod_should_know_stands_beside_what_slurm_says_about_its_job() -> None:
+    noticed = replace(SPEC, notice="slinky.slurm.net/qos is an old name")
+    waiting = sight(record(FIRST, "PENDING", reason="Resources"))
+    (told,) = decide(facts(pod(), sights=(waiting,), spec=noticed)).steps
+    assert isinstance(told, SetConditions)
+    assert told.conditions[0].message.endswith("(Resources); slinky.slurm.net/qos is an old name")

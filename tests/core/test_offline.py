@@ -88,9 +88,10 @@ def test_each_kind_of_mistake_names_file_document_object_and_fix(text: str, mess
 
 
 def test_objects_of_other_kinds_are_skipped_and_said_so() -> None:
-    (entry,) = said("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d, namespace: x}").entries
-    assert entry.notes == ("skipped: apps/v1 Deployment is neither a v1 Pod nor a batch/v1 Job",)
-    assert entry.where.endswith("Deployment x/d")
+    (entry,) = said("apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: d, namespace: x}").entries
+    known = "Pod, Job, CronJob, Deployment, ReplicaSet, StatefulSet"
+    assert entry.notes == (f"skipped: apps/v1 DaemonSet: translate reads {known}",)
+    assert entry.where.endswith("DaemonSet x/d")
     assert "POST" not in render(entry)
 
 

@@ -43,6 +43,7 @@ OURS = {
     "exclude-nodes",
     "gang-timeout",
     "on-member-failure",
+    "inject-env",
 }
 
 
@@ -116,6 +117,7 @@ def test_a_verbatim_option_keeps_every_character(suffix: str, text: str) -> None
         ("gang", "false", False),
         ("gang", "True", True),
         ("gang-timeout", "300", 300),
+        ("inject-env", "true", True),
         ("on-member-failure", "keep", "keep"),
         ("on-member-failure", "restart-gang", "restart-gang"),
     ],
@@ -244,3 +246,37 @@ def test_an_exclusion_of_a_hundred_thousand_nodes_is_refused() -> None:
     with pytest.raises(UserError) as caught:
         options({}, {}, {}, {key("exclude-nodes"): "x[0-49999],y[0-49998]"})
     assert "99999" in str(caught.value)
+
+
+OLD = "slinky.slurm.net/"
+
+
+def test_a_name_from_before_version_1_is_ignored_and_said_so() -> None:
+    found = options({OLD + "partition": "gpu", OLD + "slurm-node": "n1", OLD + "gang": "true"})
+    assert found.partition is None
+    assert found.warnings == (f"{OLD}partition: is ignored, an old name; write {key('partition')}",)
+    assert found.old_names == ()
+
+
+@pytest.mark.parametrize("suffix", sorted(UPSTREAM))
+def test_an_old_name_counts_where_it_is_switched_on_and_asks_for_the_new_one(suffix: str) -> None:
+    text = "5"
+    old = options({OLD + suffix: text}, old_keys=True)
+    new = options({key(suffix): text}, old_keys=True)
+    field = BY_KEY[key(suffix)].field
+    assert getattr(old, field) == getattr(new, field) is not None
+    assert old.keys[field] == OLD + suffix
+    assert old.old_names == (f"{OLD}{suffix} is an old name: write {key(suffix)}",)
+    assert new.old_names == ()
+
+
+def test_the_name_of_today_wins_over_the_old_one_beside_it_and_the_pod_over_its_owner_by_either() -> None:
+    both = options({key("qos"): "new", OLD + "qos": "old"}, old_keys=True)
+    assert (both.qos, both.warnings) == ("new", ())
+    assert options({OLD + "qos": "old", key("qos"): "new"}, old_keys=True).qos == "new"
+    assert options({key("qos"): "owner"}, {OLD + "qos": "pod"}, old_keys=True).qos == "pod"
+
+
+def test_a_mistake_under_an_old_name_is_told_with_that_name() -> None:
+    with pytest.raises(OptionError, match=rf"^{OLD}timelimit: '5m' is not a whole number"):
+        options({OLD + "timelimit": "5m"}, old_keys=True)

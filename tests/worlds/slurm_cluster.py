@@ -364,7 +364,7 @@ class Cluster:
         if self._external and int(body.get("tasks", 1)) < job.node_count:
             raise Refused(2025, "Task count specification invalid")
         fit = [n for n in self.nodes.values() if n.cpus >= job.cpus and n.memory >= job.memory]
-        ever = any(n.gpus >= job.gpu_count for n in fit)
+        ever = any(n.gpus >= job.gpu_count for n in fit) and "temporary_disk_per_node" not in body
         too_much = self._external and job.cpus > sum(n.cpus for n in self.nodes.values())
         if not ever and not too_much and not body.get("immediate"):
             # As Slurm does: the refusal leaves a record that keeps the id busy.
