@@ -23,7 +23,7 @@ from bridge.core.jobid import IdRange, job_id
 from bridge.core.jobspec import Rule
 from bridge.core.model import Group, JobSpec, Pod, Workload
 from bridge.errors import UserError
-from bridge.kube import view
+from bridge.kube import view, workload_view
 from bridge.slurm import translate as wire
 
 STDIN: Final = "-"
@@ -174,10 +174,10 @@ def _entry(
             owner = grouping.owner_ref(pod)
             job = jobs.get((pod.namespace, owner.name)) if owner is not None else None
             return _translated(
-                where, pod, view.workload_from_object(_named(job)) if job else None, (), settings
+                where, pod, workload_view.from_object(_named(job)) if job else None, (), settings
             )
         if _is(obj, "batch/v1", "Job"):
-            workload = view.workload_from_object(_named(obj))
+            workload = workload_view.from_object(_named(obj))
             return _translated(where, view.pod_from_object(_pod_of(obj)), workload, _shape(obj), settings)
     except UserError as error:
         return Entry(where=where, error=str(error))

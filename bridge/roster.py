@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from bridge.core import grouping
-from bridge.core.model import GroupKey, JobId, JobRecord, Pod, Uid
+from bridge.core.model import GroupKey, JobId, JobRecord, Pod, Uid, Workload
 from bridge.errors import UserError
 from bridge.inherited import Inherited
 from bridge.kube.store import Store
@@ -71,6 +71,12 @@ class Roster:
             yield self._place(pod)
         for pod in self._store.pods.by_job(str(job)):
             self._count(pod.uid, pod)
+
+    def below(self, work: Workload) -> Iterator[GroupKey]:
+        """Groups of the pods for which the object's annotations count."""
+        for pod in self._store.pods_below(work):
+            if (key := self._keys.get(pod.uid)) is not None:
+                yield key
 
     def settle(self, key: GroupKey) -> None:
         """Nothing of this group is left in Slurm: pods that are gone may be forgotten."""

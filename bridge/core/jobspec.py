@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 
 from bridge.config import JobSettings
 from bridge.core import demand, devices, grouping, overrides
+from bridge.core.grouping.owners import merged, whose
 from bridge.core.model import Group, JobSpec, Mark, Pod, SlurmNode
 from bridge.core.overrides import OptionError, Options, key
 from bridge.errors import UserError
@@ -152,19 +153,21 @@ def _rule(option: overrides.Option, answer: _Answer, group: Group) -> Rule:
     layer = answer.options.sources[option.field]
     why = answer.why.get(option.field, "") if layer in ("defaults", "derived") else ""
     shown = ",".join(value) if isinstance(value, tuple) else str(value)
-    why = why or f"annotation {option.key} of {_object(group, layer)}"
+    why = why or f"annotation {option.key} of {_object(group, layer, option.key)}"
     return Rule(field=option.field, value=shown, layer=layer, why=why)
 
 
 def _answer(group: Group, pod: Pod, settings: JobSettings) -> _Answer:
     """Merge the four layers, each in the form of annotations, and collect what is worth a word."""
-    owner = group.workload.annotations if group.workload else {}
+    owner = merged(group.owners)
     try:
         said = overrides.options(owner, pod.annotations)
     except OptionError as error:
-        raise UserError(f"{_object(group, error.layer)}: {error}") from error
+        raise UserError(f"{_object(group, error.layer, error.key)}: {error}") from error
     if said.gang:
-        raise UserError(f"{_object(group, said.sources['gang'])}: {key('gang')}: gangs are not supported yet")
+        raise UserError(
+            f"{_object(group, said.sources['gang'], key('gang'))}: {key('gang')}: gangs are not supported yet"
+        )
     try:
         derived, why, warnings = _derive(group, pod, settings, said)
         options = overrides.options(_defaults(settings), derived, owner, pod.annotations)
@@ -254,8 +257,7 @@ def _deadline(group: Group, pod: Pod) -> tuple[int, str] | None:
     found: list[tuple[int, str]] = []
     if pod.active_deadline:
         found.append((pod.active_deadline, _object(group, "pod")))
-    if group.workload is not None and group.workload.active_deadline:
-        found.append((group.workload.active_deadline, _object(group, "owner")))
+    found += [(work.active_deadline, work.ref) for work in group.owners if work.active_deadline]
     return min(found, default=None)
 
 
@@ -267,8 +269,8 @@ def _node_counts(group: Group, options: Options) -> Options:
     if low > high:
         layer = options.sources["nodes_max"]
         raise UserError(
-            f"{_object(group, layer)}: {key('min-nodes')} {low} is more than {key('max-nodes')} {high};"
-            " raise the second or lower the first"
+            f"{_object(group, layer, key('max-nodes'))}: {key('min-nodes')} {low} is more than"
+            f" {key('max-nodes')} {high}; raise the second or lower the first"
         )
     return options
 
@@ -311,8 +313,7 @@ def _only_pod(group: Group) -> Pod:
     return pod
 
 
-def _object(group: Group, layer: str) -> str:
-    """Whose annotations a layer holds, for a message."""
-    if layer == "owner" and group.workload is not None:
-        return f"{group.workload.kind} {group.workload.namespace}/{group.workload.name}"
-    return f"Pod {group.pods[0].ref}"
+def _object(group: Group, layer: str, key: str = "") -> str:
+    """Who says that annotation in that layer, for a message."""
+    work = whose(group.owners, key) if layer == "owner" else None
+    return work.ref if work is not None else f"Pod {group.pods[0].ref}"

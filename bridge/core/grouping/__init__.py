@@ -7,7 +7,7 @@ A kind is a module with `matches`, `owner_ref`, `key_of` and `rank`; the first t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 
 from bridge.core.grouping import job, pod
@@ -32,14 +32,20 @@ def owner_ref(pod: Pod) -> Owner | None:
     return owner
 
 
-def build(key: GroupKey, pods: Iterable[Pod], workload: Workload | None = None) -> Group:
-    """All of `pods`, in rank order. Raises UserError if the pods or the workload ask for a gang."""
+def build(
+    key: GroupKey, pods: Iterable[Pod], workload: Workload | None = None, above: Sequence[Workload] = ()
+) -> Group:
+    """All of `pods`, in rank order, with what controls them and all that stands above them (`grouping.owners`).
+
+    Raises UserError if any of them asks for a gang.
+    """
     members = tuple(sorted(pods, key=lambda member: _kind(member).rank(member)))
     for member in members:
         _refuse_gang(f"Pod {member.ref}", member.annotations)
-    if workload is not None:
-        _refuse_gang(f"{workload.kind} {workload.namespace}/{workload.name}", workload.annotations)
-    return Group(key=key, pods=members, workload=workload)
+    counting = tuple(above) or ((workload,) if workload is not None else ())
+    for work in counting:
+        _refuse_gang(work.ref, work.annotations)
+    return Group(key=key, pods=members, workload=workload, owners=counting)
 
 
 def _kind(pod: Pod) -> ModuleType:
