@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bridge.core.model import Workload
@@ -40,10 +41,18 @@ class Discovery:
     """`run()` ends only by being cancelled, or with a bug of ours."""
 
     def __init__(
-        self, client: KubeClient, workloads: Workloads, *, clock: Callable[[], float] = time.monotonic
+        self,
+        client: KubeClient,
+        workloads: Workloads,
+        *,
+        kinds: Sequence[OptionalKind] = OPTIONAL,
+        pace: float = PACE,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._workloads = workloads
+        self._kinds = kinds
+        self._pace = pace
         self._clock = clock
         self._watched: dict[OptionalKind, _Watched] = {}
         self._strange: dict[OptionalKind, tuple[str, ...]] = {}  # served only in versions that we can't read
@@ -70,8 +79,8 @@ class Discovery:
                 if self._failures:
                     await asyncio.sleep(RETRY)
                 else:
-                    await asyncio.sleep(HASTE)
-                    await self._pause(PACE - HASTE)
+                    await asyncio.sleep(min(HASTE, self._pace))
+                    await self._pause(self._pace - HASTE)
 
     def settled(self) -> bool:
         """Every kind that the cluster has is listed, or can't be: nothing here is waited for without an end."""
@@ -112,9 +121,9 @@ class Discovery:
         groups = await self._client.api_groups()
         found: dict[OptionalKind, str] = {}
         self._strange.clear()
-        for group in dict.fromkeys(kind.group for kind in OPTIONAL):
+        for group in dict.fromkeys(kind.group for kind in self._kinds):
             served = {version: await self._resources(group, version) for version in groups.get(group, ())}
-            for kind in (kind for kind in OPTIONAL if kind.group == group):
+            for kind in (kind for kind in self._kinds if kind.group == group):
                 versions = [version for version, names in served.items() if names and kind.resource in names]
                 readable = [version for version in kind.versions if version in versions]
                 if None in served.values() and kind in self._watched:
@@ -136,7 +145,7 @@ class Discovery:
             return None
 
     def _follow(self, found: Mapping[OptionalKind, str], tasks: asyncio.TaskGroup) -> None:
-        for kind in OPTIONAL:
+        for kind in self._kinds:
             version, watched = found.get(kind, ""), self._watched.get(kind)
             if watched is not None and version in ("", watched.version):
                 watched.absent = 0 if version else watched.absent + 1
@@ -165,9 +174,7 @@ class Discovery:
 
     async def _pause(self, seconds: float) -> None:
         """Until somebody wants a look, or so long."""
-        try:
-            async with asyncio.timeout(seconds):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
                 await self._want.wait()
-        except TimeoutError:
-            pass
         self._want.clear()
