@@ -48,8 +48,6 @@ COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Job cont
 POD_GROUP_LABEL: Final = (
     "scheduling.x-k8s.io/pod-group"  # users write: the coscheduling PodGroup; grouping reads
 )
-COSCHEDULING_GROUP: Final = "scheduling.x-k8s.io"  # API group of the coscheduling PodGroup
-BUILT_IN_GROUP: Final = "scheduling.k8s.io"  # API group of Kubernetes' own PodGroup and Workload
 EXTENDED_DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"  # DRA resources by device class
 
 # --- the bridge's Lease ---------------------------------------------------------------------------

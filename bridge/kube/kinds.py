@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from bridge.core.grouping.owners import BUILT_IN_GROUP, COSCHEDULING_GROUP
 from bridge.core.model import Node, Pod, Workload
 from bridge.kube import view, workload_view
-from bridge.names import BUILT_IN_GROUP, COSCHEDULING_GROUP
 
 T = TypeVar("T")
 

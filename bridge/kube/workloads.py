@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from bridge.core.grouping.owners import Absence, Reference, controller
+from bridge.core.grouping.owners import BUILT_IN_GROUP, Absence, Reference, controller
 from bridge.core.model import Uid, Workload
 from bridge.kube.kinds import OPTIONAL
 from bridge.kube.table import Clock, Table
-from bridge.names import BUILT_IN_GROUP
 
 JOB = ("batch", "Job")
 KindId = tuple[str, str]  # API group, kind

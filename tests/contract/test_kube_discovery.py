@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from bridge.core.grouping.owners import BUILT_IN_GROUP
 from bridge.kube.discovery import Discovery
 from bridge.kube.kinds import OPTIONAL, OptionalKind
 from bridge.kube.store import Store
-from bridge.names import BUILT_IN_GROUP
 from tests.contract import kube_fixture
 from tests.contract.kube_fixture import SCHEDULER, Side, eventually
 from tests.worlds.kube_faults import Answer

@@ -8,9 +8,20 @@ from typing import Any
 import pytest
 
 from bridge.core import grouping
-from bridge.core.grouping.owners import DEEPEST, Absence, Chain, Lookup, Reference, chain, merged, whose
+from bridge.core.grouping.owners import (
+    BUILT_IN_GROUP,
+    COSCHEDULING_GROUP,
+    DEEPEST,
+    Absence,
+    Chain,
+    Lookup,
+    Reference,
+    chain,
+    merged,
+    whose,
+)
 from bridge.core.model import Owner, Pod, Uid, Workload
-from bridge.names import BUILT_IN_GROUP, COSCHEDULING_GROUP, POD_GROUP_LABEL
+from bridge.names import POD_GROUP_LABEL
 
 APPS, BATCH, JOBSET, LWS = "apps/v1", "batch/v1", "jobset.x-k8s.io/v1alpha2", "leaderworkerset.x-k8s.io/v1"
 BUILT_IN, COSCHEDULING = f"{BUILT_IN_GROUP}/v1alpha2", f"{COSCHEDULING_GROUP}/v1alpha1"

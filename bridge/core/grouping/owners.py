@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bridge.core.model import Owner, Pod, Uid, Workload
-from bridge.names import BUILT_IN_GROUP, COSCHEDULING_GROUP, POD_GROUP_LABEL
+from bridge.names import POD_GROUP_LABEL
 
+COSCHEDULING_GROUP = "scheduling.x-k8s.io"  # API group of the PodGroup that pods name by a label
+BUILT_IN_GROUP = "scheduling.k8s.io"  # of Kubernetes' own PodGroup and Workload
 DEEPEST = 8  # controllers above a pod; a chain that goes on is a loop, or nothing that anybody means
 
 
