@@ -285,6 +285,8 @@ class Bridge:
             store = self._store
             for name, table in (("pods", store.pods), ("nodes", store.nodes), ("jobs", store.jobs)):
                 WATCH_AGE.labels(name).set(table.age())
+            for name, age in self._discovery.ages().items():
+                WATCH_AGE.labels(name).set(age)
             with contextlib.suppress(BridgeError):
                 TOKEN_EXPIRY.set(expires_in(self._slurm.token.read(), time.time()))
             await asyncio.sleep(GAUGES)

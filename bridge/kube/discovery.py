@@ -57,6 +57,7 @@ class Discovery:
         self._watched: dict[OptionalKind, _Watched] = {}
         self._strange: dict[OptionalKind, tuple[str, ...]] = {}  # served only in versions that we can't read
         self._looks = self._failures = 0
+        self._settled = False
         self._error: BridgeError | None = None
         self._want = asyncio.Event()
         workloads.settled = self.settled
@@ -83,12 +84,12 @@ class Discovery:
                     await self._pause(self._pace - HASTE)
 
     def settled(self) -> bool:
-        """Every kind that the cluster has is listed, or can't be: nothing here is waited for without an end."""
-        if not self._looks:
-            return self._failures > ABSENT
-        return all(
-            watched.informer.lists or watched.informer.last_error for watched in self._watched.values()
-        )
+        """Every kind that the cluster had at first is listed, or can't be; later ones hold up nobody."""
+        if not self._settled:
+            informers = [watched.informer for watched in self._watched.values()]
+            listed = all(informer.lists or informer.last_error for informer in informers)
+            self._settled = listed if self._looks else self._failures > ABSENT
+        return self._settled
 
     def notes(self) -> list[str]:
         """What is not read, why, and what helps."""
@@ -113,8 +114,12 @@ class Discovery:
         return found
 
     def ages(self) -> Mapping[str, float]:
-        """Seconds since each kind was known to be current."""
-        return {kind.name: watched.informer.age() for kind, watched in self._watched.items()}
+        """Seconds since each kind that could be listed was known to be current."""
+        return {
+            kind.name: watched.informer.age()
+            for kind, watched in self._watched.items()
+            if watched.informer.lists
+        }
 
     async def _look(self) -> dict[OptionalKind, str]:
         """The best version of each kind that is served; of a kind that can't be told now, the present one."""

@@ -197,7 +197,10 @@ class Informer(Generic[T]):
     def _failed(self, error: BridgeError) -> None:
         self._failures += 1
         self.last_error = error
-        level = logging.INFO if self._failures == 1 else logging.WARNING
+        again = self._failures & (
+            self._failures - 1
+        )  # 0 at every doubling: a right that is missing may stay so
+        level = logging.DEBUG if again else logging.INFO if self._failures == 1 else logging.WARNING
         log.log(level, "watching %s: %s: %s", self._kind.name, type(error).__name__, error)
 
     def _pause(self) -> float:

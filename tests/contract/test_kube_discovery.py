@@ -18,7 +18,7 @@ from bridge.kube.kinds import OPTIONAL, OptionalKind
 from bridge.kube.store import Store
 from tests.contract import kube_fixture
 from tests.contract.kube_fixture import SCHEDULER, Side, eventually
-from tests.worlds.kube_faults import Answer
+from tests.worlds.kube_faults import Answer, Hang
 
 side = kube_fixture.side
 
@@ -234,6 +234,19 @@ async def test_an_api_server_that_does_not_know_its_kinds_for_a_moment_costs_not
             await eventually(lambda: side.world and side.world.reads["get", "apis"] > looks + 4)
             assert store.workload("PodGroup", "default", "g", kind.group) is not None
             assert told == []
+
+
+async def test_a_kind_that_appears_and_gives_no_answer_holds_up_nobody() -> None:
+    async with kube_fixture._world_side() as side:
+        assert side.world is not None
+        kind = gangs()
+        store = Store({SCHEDULER})
+        async with looking(Discovery(side.client, store.workloads, kinds=[kind], pace=PACE)):
+            await eventually(store.workloads.settled)
+            key = side.world.install(kind.resource, kind.kind, f"{kind.group}/v1")
+            fault = side.world.faults.plan(Hang(), resource=key)
+            await eventually(lambda: not fault.times)
+            assert store.workloads.settled()
 
 
 def test_the_rights_of_the_bridge_name_every_kind() -> None:
