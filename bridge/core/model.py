@@ -185,9 +185,7 @@ class Workload:
     active_deadline: int | None = None  # seconds
     overdue: str = ""  # why its controller ends its pods at that deadline; "" = it doesn't
     size: int | None = None  # pods that make one group complete; None = it does not say
-    sizes: Mapping[str, int] = field(
-        default_factory=dict
-    )  # of a built-in Workload's gangs, by pod group name
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of a built-in Workload: its gangs by name
     timeout: int | None = None  # seconds that a coscheduling PodGroup waits for its members
     parent: str = ""  # the built-in Workload that a built-in PodGroup was made from
 
@@ -208,9 +206,7 @@ class Group:
     key: GroupKey
     pods: tuple[Pod, ...]
     workload: Workload | None = None
-    owners: tuple[
-        Workload, ...
-    ] = ()  # whose annotations count for the pods, weakest first; `workload` among them
+    owners: tuple[Workload, ...] = ()  # whose annotations count, weakest first; `workload` among them
 
 
 # --- Slurm ----------------------------------------------------------------------------------------

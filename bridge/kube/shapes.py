@@ -206,7 +206,8 @@ class WorkloadSpecView(Struct, rename="camel"):
 
 
 class WorkloadStatusView(Struct):
-    conditions: list[ConditionView] | None = None
+    conditions: list[ConditionView] | None = None  # Job
+    succeeded: int | None = None  # Job
 
 
 class WorkloadView(Struct, rename="camel"):

@@ -70,6 +70,7 @@ def resources(raw: bytes) -> frozenset[str]:
 
 def _workload(found: WorkloadView, api_version: str, kind: str) -> Workload:
     meta, spec = found.metadata, found.spec or WorkloadSpecView()
+    done = (found.status.succeeded if found.status else None) or 0
     annotations = dict(view.words(meta.annotations))
     annotations.pop(_LAST_APPLIED, None)
     return Workload(
@@ -82,7 +83,7 @@ def _workload(found: WorkloadView, api_version: str, kind: str) -> Workload:
         owners=view.owners(meta.owner_references),
         active_deadline=spec.active_deadline_seconds,
         overdue=next(filter(None, map(_overdue, (found.status and found.status.conditions) or ())), ""),
-        size=_size(kind, spec),
+        size=_size(kind, spec, done),
         sizes=_sizes([*(spec.pod_groups or ()), *(spec.pod_group_templates or ())]),
         timeout=spec.schedule_timeout_seconds,
         parent=_parent(spec),
@@ -95,11 +96,11 @@ def _overdue(shown: ConditionView) -> str:
     return shown.message or DEADLINE_EXCEEDED if late and shown.type in ("FailureTarget", "Failed") else ""
 
 
-def _size(kind: str, spec: WorkloadSpecView) -> int | None:
-    """Pods that make one group complete."""
+def _size(kind: str, spec: WorkloadSpecView, done: int) -> int | None:
+    """Pods that make one group complete. `done`: of a Job, those that need not run any more."""
     match kind:
         case "Job":
-            return _at_once(spec.parallelism, spec.completions)
+            return _at_once(spec.parallelism, spec.completions, done)
         case "JobSet":
             total = 0
             for replicated in spec.replicated_jobs or ():
@@ -115,10 +116,10 @@ def _size(kind: str, spec: WorkloadSpecView) -> int | None:
     return None
 
 
-def _at_once(parallelism: int | None, completions: int | None) -> int:
-    """Pods of a Job at one time, before any of them has succeeded."""
+def _at_once(parallelism: int | None, completions: int | None, done: int = 0) -> int:
+    """Pods of a Job at one time."""
     most = 1 if parallelism is None else parallelism
-    return most if completions is None else min(most, completions)
+    return most if completions is None else min(most, max(0, completions - done))
 
 
 def _gang(policy: PolicyView | None) -> int | None:

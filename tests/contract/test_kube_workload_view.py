@@ -49,6 +49,14 @@ def test_what_makes_one_group_complete(kind: str, spec: Any, size: int | None) -
     assert read(kind, spec).size == size
 
 
+def test_pods_of_a_job_that_have_succeeded_are_not_waited_for() -> None:
+    obj = {"metadata": {"name": "a"}, "spec": {"parallelism": 4, "completions": 6}}
+    sizes = [
+        workload_view.workload(raw({**obj, "status": {"succeeded": done}})).size for done in (0, 2, 5, 6)
+    ]
+    assert sizes == [4, 4, 1, 0]
+
+
 @pytest.mark.parametrize(
     "spec",
     [
