@@ -18,6 +18,7 @@ from bridge.kube.kinds import OPTIONAL, OptionalKind
 from bridge.kube.store import Store
 from tests.contract import kube_fixture
 from tests.contract.kube_fixture import SCHEDULER, Side, eventually
+from tests.patience import PATIENCE
 from tests.worlds.kube_faults import Answer, Hang
 
 side = kube_fixture.side
@@ -62,6 +63,11 @@ async def serve(side: Side, kind: OptionalKind, version: str = "v1") -> None:
         },
     }
     await side.must("POST", CRDS, crd)
+    deadline = asyncio.get_running_loop().time() + 20 * PATIENCE
+    path = f"/apis/{kind.group}/{version}/{kind.resource}"
+    while (await side.wire.request("GET", path, timeout=20.0)).status != 200:
+        assert asyncio.get_running_loop().time() < deadline, f"{kind.name} is never served"
+        await asyncio.sleep(0.05)
 
 
 async def withdraw(side: Side, kind: OptionalKind, version: str = "v1") -> None:
@@ -79,11 +85,7 @@ async def post(side: Side, api_version: str, kind: str, resource: str, name: str
         **more,
     }
     path = f"/apis/{api_version}/namespaces/{side.namespace}/{resource}"
-    deadline = asyncio.get_running_loop().time() + 20
-    while (answer := await side.send("POST", path, body))[0] == 404:  # the CRD is not served everywhere yet
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.05)
-    assert 200 <= answer[0] < 300, answer
+    await side.must("POST", path, body)
 
 
 def gangs() -> OptionalKind:
