@@ -18,6 +18,8 @@ JOBSETS = ("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets")
 LEADER_WORKER_SETS = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets")
 DEPLOYMENTS = ("apps/v1", "Deployment", "deployments")
 POD_GROUPS = ("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups")
+GROUPS = ("scheduling.k8s.io/v1alpha2", "PodGroup", "podgroups")
+WORKLOADS = ("scheduling.k8s.io/v1alpha2", "Workload", "workloads")
 
 
 @contextmanager
@@ -119,3 +121,27 @@ def test_what_a_pod_group_says_counts_for_the_pods_that_name_it(scene: Scene) ->
 def test_the_bridge_may_read_every_kind_that_the_cluster_has(scene: Scene) -> None:
     assert "optional kinds" not in scene.stack.bridge.get("/readyz").text
     assert "bridge-rights.yaml" not in scene.stack.bridge.get("/readyz").text
+
+
+def test_what_a_built_in_pod_group_and_its_workload_say_counts_for_the_pods_that_name_it(
+    scene: Scene,
+) -> None:
+    gang = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    plan = {"podGroupTemplates": [{"name": "w", **gang}]}
+    ref = {"workload": {"workloadName": "plan", "podGroupTemplateName": "w"}}
+    with (
+        applied(scene, WORKLOADS, "plan", plan, {"comment": "from the Workload"}),
+        applied(
+            scene,
+            GROUPS,
+            "group",
+            {"podGroupTemplateRef": ref, **gang},
+            {"comment": "from the group", "nice": "7"},
+        ),
+    ):
+        for name in ("a", "b"):
+            pod = k.pod(name)
+            pod["spec"]["schedulingGroup"] = {"podGroupName": "group"}
+            scene.create(pod)
+        pods = scene.all_running(2)
+        assert comments(scene, pods) == {"from the Workload"}
