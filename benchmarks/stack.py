@@ -61,7 +61,16 @@ class Stack:
 
 def up(name: str, nodes: int, min_job_age: int) -> Stack:
     """One hybrid node beside the external ones: its slurmd answers for them (the sink)."""
-    options = ("--nodes", str(nodes), "--hybrid", "1", "--min-job-age", str(min_job_age), "--audit")
+    options = (
+        "--nodes",
+        str(nodes),
+        "--hybrid",
+        "1",
+        "--min-job-age",
+        str(min_job_age),
+        "--audit",
+        "--no-workloads",
+    )
     _stack("up", "--name", name, *options)
     return Stack(name, _env(name))
 

@@ -25,6 +25,7 @@ from bridge.errors import BridgeError, ConfigError, TransientError
 from bridge.grants import Grants
 from bridge.kube import kinds
 from bridge.kube.client import ClusterWire, KubeClient
+from bridge.kube.discovery import Discovery
 from bridge.kube.events import EventRecorder
 from bridge.kube.informer import Informer
 from bridge.kube.leader import Leader
@@ -193,14 +194,17 @@ class Bridge:
             monotonic=monotonic,
         )
         self._store.pods.on_pod(self._groups.pod_changed)
+        self._store.workloads.on_change(self._groups.workload_changed)
         guard.on_closed(self._groups.look_at_held)
         pods, nodes, jobs = kinds.pods(self._store.pods.is_ours), kinds.nodes(), kinds.jobs()
         self._informers: tuple[Informer[Any], ...] = (
             Informer(kube, pods, self._store.pods, clock=monotonic),
             Informer(kube, nodes, self._store.nodes, clock=monotonic),
-            Informer(kube, jobs, self._store.workloads, clock=monotonic),
+            Informer(kube, jobs, self._store.jobs, clock=monotonic),
         )
-        probes = pages(self.snapshot.missing, lambda: [*self.snapshot.notes(), *guard.notes(), *self._ends()])
+        self._discovery = Discovery(kube, self._store.workloads, clock=monotonic)
+        notes = (self.snapshot.notes, guard.notes, self._ends, self._discovery.notes)
+        probes = pages(self.snapshot.missing, lambda: [note for each in notes for note in each()])
         ledger = self.snapshot.ledger
         ledger.changed = lambda key: self._groups.queue.add(key, urgent=True)
         grants = Grants(
@@ -256,6 +260,7 @@ class Bridge:
             async with asyncio.TaskGroup() as tasks:
                 for informer, name in zip(self._informers, ("pods", "nodes", "jobs"), strict=True):
                     tasks.create_task(informer.run(), name=name)
+                tasks.create_task(self._discovery.run(), name="discovery")
                 tasks.create_task(self._watcher.run(), name="slurm-watcher")
                 tasks.create_task(self._groups.run(), name="groups")
                 tasks.create_task(self._sweep.run(), name="sweep")
@@ -278,8 +283,10 @@ class Bridge:
             self._watcher.pace = 1.0 if self.leading else FOLLOWER_PACE
             POLL_AGE.set(self._watcher.age())
             store = self._store
-            for name, table in (("pods", store.pods), ("nodes", store.nodes), ("jobs", store.workloads)):
+            for name, table in (("pods", store.pods), ("nodes", store.nodes), ("jobs", store.jobs)):
                 WATCH_AGE.labels(name).set(table.age())
+            for name, age in self._discovery.ages().items():
+                WATCH_AGE.labels(name).set(age)
             with contextlib.suppress(BridgeError):
                 TOKEN_EXPIRY.set(expires_in(self._slurm.token.read(), time.time()))
             await asyncio.sleep(GAUGES)

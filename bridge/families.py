@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from bridge.core import grouping
 from bridge.core.grouping import wishes
 from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, family_uid, generation_of
+from bridge.core.grouping.owners import chain
 from bridge.core.model import Gang, GroupKey, JobId, Mark, Pod, States, Uid, is_ended, is_granted
 from bridge.kube.store import Store
 from bridge.slurm.watch import JobWatcher
@@ -38,7 +39,7 @@ class Families:
 
     def see(self, pod: Pod) -> str | None:
         """A pod came, changed or went. The UID of its family's workload, None if it is of none."""
-        family = grouping.family_of(pod, self._store.workload)
+        family = grouping.family_of(pod, chain(pod, self._store.lookup))
         known = self._family_of.get(pod.uid)
         if family is not None:
             self._families[family.uid] = family
@@ -64,8 +65,9 @@ class Families:
             del self._pods[uid], self._families[uid]
 
     def of_workload(self, uid: str) -> Iterator[Pod]:
-        """The pods of the family of that workload."""
-        yield from tuple(self._pods.get(uid, {}).values())
+        """The pods of the families of that workload: of one whose groups are gangs there are many."""
+        for family in [known for known in self._pods if known == uid or known.startswith(f"{uid}-")]:
+            yield from tuple(self._pods[family].values())
 
     def of_group(self, key: GroupKey) -> str | None:
         """The family of a group, if it has pods here."""

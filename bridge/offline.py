@@ -20,11 +20,12 @@ import yaml
 from bridge.config import Settings
 from bridge.core import environment, grouping, jobspec, overrides
 from bridge.core.grouping.gangs import digest, family_uid
+from bridge.core.grouping.owners import Chain
 from bridge.core.jobid import IdRange, job_id
 from bridge.core.jobspec import Rule
 from bridge.core.model import Group, JobSpec, Pod, Workload
 from bridge.errors import UserError
-from bridge.kube import manifests, view
+from bridge.kube import manifests, view, workload_view
 from bridge.kube.manifests import Object
 from bridge.slurm import translate as wire
 
@@ -189,12 +190,12 @@ def _translated(
     """`pods` share one job, or are one of them for many; `owner` controls them."""
     pod = pods[0]
     workload, ignored = _workload(pod, owner)
-    family = grouping.family_of(pod, lambda kind, namespace, name: workload)
+    family = grouping.family_of(pod, Chain((workload,) if workload is not None else ()))
     if family is None:
         group = grouping.build(grouping.key_of(pod), pods, workload)
     else:
         key = family.generation(digest(pod.uid for pod in pods))
-        group = grouping.build(key, pods, workload, family.gang.as_of(complete=True))
+        group = grouping.build(key, pods, workload, gang=family.gang.as_of(complete=True))
         notes = (f"one Slurm job for all pods, {len(pods)} of them: they start together, or none does",)
     cluster = settings.cluster.clusterId or manifests.OFFLINE
     spec = jobspec.translate(group, settings=settings.jobs, cluster=cluster)
@@ -220,7 +221,7 @@ def _workload(pod: Pod, owner: Object | None) -> tuple[Workload | None, tuple[st
     """The owner, if the bridge asks it for options; else a word about those that it has in vain."""
     if owner is None:
         return None, ()
-    found = view.workload_from_object(manifests.named(owner))
+    found = workload_view.from_object(manifests.named(owner))
     if grouping.owner_ref(pod) is not None:
         return found, ()
     vain = ", ".join(key for key in found.annotations if overrides.counts(key))

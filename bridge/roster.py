@@ -115,6 +115,12 @@ class Roster:
         for pod in self._store.pods.by_job(str(job)):
             self._count(pod.uid, pod)
 
+    def below(self, work: Workload) -> Iterator[GroupKey]:
+        """Groups of the pods for which the object's annotations count."""
+        for pod in self._store.pods_below(work):
+            if (key := self._keys.get(pod.uid)) is not None:
+                yield key
+
     def settle(self, key: GroupKey) -> None:
         """Nothing of this group is left in Slurm: pods that are gone may be forgotten."""
         for uid in self.members(key):
@@ -140,8 +146,8 @@ class Roster:
         """It came, or wants another number of pods, or no longer says that they are a gang."""
         workload = new or old
         assert workload is not None
-        pods = {pod.uid: pod for pod in self._store.pods.by_owner(workload.uid)}
-        for pod in (*pods.values(), *self._families.of_workload(workload.uid)):
+        pods = (*self._store.pods_below(workload), *self._families.of_workload(workload.uid))
+        for pod in {pod.uid: pod for pod in pods}.values():
             present = self._keys.get(pod.uid)
             if self._place(pod) != present:
                 self._tell(self._keys[pod.uid])

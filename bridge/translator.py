@@ -13,8 +13,9 @@ from bridge.config import JobSettings
 from bridge.core import attempt as attempts
 from bridge.core import grouping
 from bridge.core.facts import Member, Refusal
+from bridge.core.grouping.owners import Chain, chain
 from bridge.core.jobspec import capped, essence, translate, unpadded
-from bridge.core.model import Gang, Group, GroupKey, JobSpec, Node, Pod, SlurmNode, Workload
+from bridge.core.model import Gang, Group, GroupKey, JobSpec, Node, Pod, SlurmNode
 from bridge.errors import UserError
 from bridge.kube.store import Store
 from bridge.memory import Memory
@@ -59,9 +60,9 @@ class Translator:
     ) -> tuple[JobSpec | None, Refusal | None, Group]:
         """The job, or why there is none, and the group in rank order."""
         present = tuple(m.pod for m in members if m.exists) or tuple(m.pod for m in members)
-        workload = self._workload(present)
-        group = grouping.build(key, present, workload, gang)
-        answer = self._answer(group, workload, number)
+        above = self._above(present)
+        group = grouping.build(key, present, above.nearest, above.workloads, gang)
+        answer = self._answer(group, number)
         if answer.spec is None:
             return None, Refusal(text=answer.error, retry_in=None), group
         bare = number.bare or self._memory.unpadded(key)
@@ -69,9 +70,16 @@ class Translator:
         spec = capped(asked, self._longest(asked.partition))
         return spec, self._memory.refusal(key, spec), group
 
-    def _answer(self, group: Group, workload: Workload | None, number: attempts.Attempt) -> _Answer:
+    def _answer(self, group: Group, number: attempts.Attempt) -> _Answer:
         avoided = self._avoided(number)
-        question = (number.number, avoided, workload, group.gang, *map(essence, group.pods))
+        question = (
+            number.number,
+            avoided,
+            group.workload,
+            group.owners,
+            group.gang,
+            *map(essence, group.pods),
+        )
         known = self._answers.get(group.key)
         if known is not None and known.question == question:
             return known
@@ -100,16 +108,8 @@ class Translator:
 
     def unread_owner(self, key: GroupKey, pods: Sequence[Pod]) -> str:
         """The pods' watch may run ahead of their owner's: its annotations must not be missed."""
-        owner = grouping.owner_ref(pods[0]) if pods else None
-        if owner is None or self._workload(pods) is not None:
-            return ""
-        if self._memory.known_for(key) > OWNER_PATIENCE:
-            return ""
-        return f"{owner.kind} {key.namespace}/{owner.name}"
+        awaited = self._above(pods).awaited
+        return "" if self._memory.known_for(key) > OWNER_PATIENCE else awaited
 
-    def _workload(self, pods: Sequence[Pod]) -> Workload | None:
-        owner = grouping.owner_ref(pods[0]) if pods else None
-        if owner is None:
-            return None
-        found = self._store.workload(owner.kind, pods[0].namespace, owner.name)
-        return found if found is not None and found.uid == owner.uid else None
+    def _above(self, pods: Sequence[Pod]) -> Chain:
+        return chain(pods[0], self._store.lookup) if pods else Chain()

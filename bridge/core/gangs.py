@@ -19,6 +19,7 @@ from bridge.core.steps import AdoptJob, Decision, EndJob, Forsake, Nominate, Set
 from bridge.core.verdict import Reason, Verdict
 from bridge.names import NODE_ANNOTATION
 
+SETTLE = 1.0  # seconds without a new pod before "at least so many" are complete
 READ_AT_ONCE = 50  # jobs
 KEPT = 3  # pods that ended, for each one that lives, in the mark of their job
 
@@ -26,11 +27,16 @@ KEPT = 3  # pods that ended, for each one that lives, in the mark of their job
 def gathering(facts: Facts, pods: Sequence[Pod]) -> Decision | None:
     """The pods wait for others; None: they are complete, or no gang."""
     gang = facts.group.gang
-    if gang is None or gang.complete:
+    if gang is None:
         return None
-    whose = f"{facts.group.key.kind} {facts.group.key.name}"
-    text = f"waiting for all pods of {whose}: {len(pods)} of {gang.wanted} are there"
-    return told(facts, pods, Verdict(Reason.GATHERING, text))
+    if not gang.complete:
+        whose = f"{facts.group.key.kind} {facts.group.key.name}"
+        text = f"waiting for all pods of {whose}: {len(pods)} of {gang.wanted} are there"
+        return told(facts, pods, Verdict(Reason.GATHERING, text))
+    if gang.at_least and facts.known_for < SETTLE and not any(s.live for s in facts.sights.values()):
+        text = f"{len(pods)} pods are there, {gang.wanted} are enough; others may come at the same time"
+        return Decision(verdict=Verdict(Reason.GATHERING, text), again=SETTLE)
+    return None
 
 
 def broken(facts: Facts, running: Sequence[Member]) -> str:
@@ -121,7 +127,7 @@ def seated(facts: Facts) -> Facts:
     """The same facts about those alone that the job has places for."""
     group = facts.group
     pods = [m.pod for m in at_home(facts)]
-    return replace(facts, group=build(group.key, pods, group.workload, group.gang))
+    return replace(facts, group=build(group.key, pods, group.workload, group.owners, group.gang))
 
 
 def half_started(facts: Facts, running: Sequence[Member], record: JobRecord) -> Verdict | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 
 from bridge.config import JobSettings
 from bridge.core import demand, devices, environment, grouping, overrides, packing
+from bridge.core.grouping.owners import merged, whose
 from bridge.core.model import Group, JobSpec, Mark, Pod, SlurmNode
 from bridge.core.overrides import OptionError, Options, key
 from bridge.errors import UserError
@@ -171,22 +172,23 @@ def _rule(option: overrides.Option, answer: _Answer, group: Group) -> Rule:
     layer = answer.options.sources[option.field]
     why = answer.why.get(option.field, "") if layer in ("defaults", "derived") else ""
     shown = ",".join(value) if isinstance(value, tuple) else str(value)
-    why = why or f"annotation {answer.options.keys[option.field]} of {_object(group, layer)}"
+    name = answer.options.keys[option.field]
+    why = why or f"annotation {name} of {_object(group, layer, name)}"
     return Rule(field=option.field, value=shown, layer=layer, why=why)
 
 
 def _answer(group: Group, settings: JobSettings) -> _Answer:
     """Merge the four layers, each in the form of annotations, and collect what is worth a word."""
     pod = _speaker(group)
-    owner = group.workload.annotations if group.workload else {}
+    owner = merged(group.owners)
     try:
         said = overrides.options(owner, pod.annotations, old_keys=settings.oldOptionKeys)
     except OptionError as error:
-        raise UserError(f"{_object(group, error.layer)}: {error}") from error
+        raise UserError(f"{_object(group, error.layer, error.key)}: {error}") from error
     if said.gang and group.gang is None:
         raise UserError(
-            f"{_object(group, said.sources['gang'])}: {key('gang')}: a pod on its own is no gang; remove the"
-            " annotation, or make the pods with a Job"
+            f"{_object(group, said.sources['gang'], key('gang'))}: {key('gang')}: a pod on its own is no gang; remove"
+            " the annotation, or make the pods with a Job"
         )
     try:
         derived, why, warnings = _derive(group, pod, settings, said)
@@ -320,8 +322,7 @@ def _replaced_devices(amounts: demand.Amounts, settings: JobSettings, sent: str)
 def _deadline(group: Group) -> tuple[int, str] | None:
     """The smaller activeDeadlineSeconds, and whose it is."""
     found = [(one.active_deadline, f"Pod {one.ref}") for one in group.pods if one.active_deadline]
-    if group.workload is not None and group.workload.active_deadline:
-        found.append((group.workload.active_deadline, _object(group, "owner")))
+    found += [(work.active_deadline, work.ref) for work in group.owners if work.active_deadline]
     return min(found, default=None)
 
 
@@ -338,14 +339,16 @@ def _node_counts(group: Group, options: Options) -> Options:
     """A count that one side alone gives moves the other, which nobody gave, out of its way."""
     low, high = options.nodes_min or 1, options.nodes_max or 1
     if group.gang is not None:
-        return packing.node_counts(len(group.pods), options, _object(group, options.sources["nodes_min"]))
+        return packing.node_counts(
+            len(group.pods), options, _object(group, options.sources["nodes_min"], key("min-nodes"))
+        )
     if low > high and options.sources["nodes_max"] == "defaults":
         return replace(options, nodes_max=low)
     if low > high:
         layer = options.sources["nodes_max"]
         raise UserError(
-            f"{_object(group, layer)}: {key('min-nodes')} {low} is more than {key('max-nodes')} {high};"
-            " raise the second or lower the first"
+            f"{_object(group, layer, key('max-nodes'))}: {key('min-nodes')} {low} is more than"
+            f" {key('max-nodes')} {high}; raise the second or lower the first"
         )
     return options
 
@@ -393,8 +396,7 @@ def _speaker(group: Group) -> Pod:
     return group.pods[0]
 
 
-def _object(group: Group, layer: str) -> str:
-    """Whose annotations a layer holds, for a message."""
-    if layer == "owner" and group.workload is not None:
-        return f"{group.workload.kind} {group.workload.namespace}/{group.workload.name}"
-    return f"Pod {group.pods[0].ref}"
+def _object(group: Group, layer: str, key: str = "") -> str:
+    """Who says that annotation in that layer, for a message."""
+    work = whose(group.owners, key) if layer == "owner" else None
+    return work.ref if work is not None else f"Pod {group.pods[0].ref}"

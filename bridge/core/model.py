@@ -89,6 +89,15 @@ class Owner:
     uid: Uid
     controller: bool = False
 
+    @property
+    def group(self) -> str:
+        return api_group(self.api_version)
+
+
+def api_group(api_version: str) -> str:
+    """ "batch/v1" → "batch"; of the core group, "v1" → ""."""
+    return api_version.rpartition("/")[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
@@ -106,6 +115,9 @@ class Pod:
     node: KubeNode = KubeNode("")
     gates: tuple[str, ...] = ()
     priority_class: str = ""
+    scheduling_group: str = (
+        ""  # a built-in PodGroup's name; of Kubernetes 1.35, "Workload/pod group/replica key"
+    )
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     overhead: Mapping[str, str] = field(default_factory=dict)
@@ -161,17 +173,30 @@ DEADLINE_EXCEEDED = "DeadlineExceeded"  # the reason of a pod or Job that was en
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The object that owns pods; its annotations count for them."""
+    """An object whose annotations count for pods: what controls them, up to a JobSet, or a PodGroup that they name."""
 
     namespace: str
     kind: str
     name: str
     uid: Uid
+    api_version: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    owners: tuple[Owner, ...] = ()
     active_deadline: int | None = None  # seconds
     overdue: str = ""  # why its controller ends its pods at that deadline; "" = it doesn't
-    owners: tuple[Owner, ...] = ()
-    size: int | None = None  # pods that are there at one time when all of them are
+    size: int | None = None  # pods that make one group complete; None = it does not say
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of a built-in Workload: its gangs by name
+    timeout: int | None = None  # seconds that a coscheduling PodGroup waits for its members
+    parent: str = ""  # the built-in Workload that a built-in PodGroup was made from
+
+    @property
+    def group(self) -> str:
+        return api_group(self.api_version)
+
+    @property
+    def ref(self) -> str:
+        """For people."""
+        return f"{self.kind} {self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +204,7 @@ class Gang:
     """That the pods of a group start together or not at all."""
 
     wanted: int  # pods that the workload has when it is complete
+    at_least: bool = False  # more may come at the same time
     complete: bool = False  # its pods are those of one job, or of the next one
     timeout: int  # seconds that half of a started gang waits for the other half
     restart: bool = False  # a member that is lost takes the others along (on-member-failure: restart-gang)
@@ -195,6 +221,7 @@ class Group:
     pods: tuple[Pod, ...]
     workload: Workload | None = None
     gang: Gang | None = None  # None: a pod on its own
+    owners: tuple[Workload, ...] = ()  # whose annotations count, weakest first; `workload` among them
 
 
 # --- Slurm ----------------------------------------------------------------------------------------

@@ -18,9 +18,19 @@ import msgspec
 from bridge.core.lease import LeaseRecord
 from bridge.core.model import Condition, KubeNode, Node, Pod, Uid
 from bridge.errors import BridgeError, ProtocolError
-from bridge.kube import leases, view
+from bridge.kube import leases, view, workload_view
 from bridge.kube.kinds import Kind, pods
-from bridge.kube.wire import JSON, STRATEGIC_MERGE, ClusterWire, Query, Reply, Wire, refusal
+from bridge.kube.wire import (
+    JSON,
+    METADATA,
+    METADATA_LIST,
+    STRATEGIC_MERGE,
+    ClusterWire,
+    Query,
+    Reply,
+    Wire,
+    refusal,
+)
 
 __all__ = ["ClusterWire", "KubeClient", "Reply", "Wire"]
 
@@ -54,7 +64,10 @@ class KubeClient:
         more = ""
         while True:
             query = {"limit": str(limit)} | ({"continue": more} if more else {})
-            reply = await self._call("list", kind.name, "GET", kind.path, query=query, timeout=LIST_TIMEOUT)
+            accept = METADATA_LIST if kind.bare else JSON
+            reply = await self._call(
+                "list", kind.name, "GET", kind.path, query=query, accept=accept, timeout=LIST_TIMEOUT
+            )
             page = kind.page(reply.body)
             yield page
             more = page.more
@@ -88,7 +101,7 @@ class KubeClient:
             "resourceVersion": version,
             "timeoutSeconds": str(max(1, round(seconds))),
         }
-        return self._wire.stream(kind.path, query, silence)
+        return self._wire.stream(kind.path, query, silence, METADATA if kind.bare else JSON)
 
     async def pod(self, namespace: str, name: str) -> Pod:
         return view.pod((await self._call("get", "pods", "GET", _pod_path(namespace, name))).body)
@@ -100,6 +113,15 @@ class KubeClient:
         """The API server's, "v1.36.3"."""
         reply = await self._call("get", "version", "GET", "/version")
         return view.git_version(reply.body)
+
+    async def api_groups(self) -> Mapping[str, tuple[str, ...]]:
+        """The API groups that are served, without the core group, and their versions."""
+        return workload_view.groups((await self._call("get", "apis", "GET", "/apis")).body)
+
+    async def resources(self, group: str, version: str) -> frozenset[str]:
+        """Plural names of what that version of the group serves."""
+        reply = await self._call("get", "apis", "GET", f"/apis/{group}/{version}")
+        return workload_view.resources(reply.body)
 
     async def namespace_uid(self, name: str) -> Uid:
         reply = await self._call("get", "namespaces", "GET", f"/api/v1/namespaces/{quote(name)}")
@@ -227,6 +249,7 @@ class KubeClient:
         query: Query | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
+        accept: str = JSON,
         timeout: float = READ_TIMEOUT,
     ) -> Reply:
         start = self._clock()
@@ -234,7 +257,7 @@ class KubeClient:
         raw = _encode(body) if body is not None else None
         try:
             reply = await self._wire.request(
-                method, path, query=query, body=raw, content_type=content_type, timeout=timeout
+                method, path, query=query, body=raw, content_type=content_type, accept=accept, timeout=timeout
             )
             outcome = str(reply.status)
             if not 200 <= reply.status < 300:

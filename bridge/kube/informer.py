@@ -1,6 +1,6 @@
 """LIST, then WATCH from the list's version, for as long as the process lives.
 
-Goes in: a kind and a client. Comes out: calls of a Sink (`bridge.kube.store`), in the API server's order.
+Goes in: a kind and a client. Comes out: calls of a Sink (`bridge.kube.table`), in the API server's order.
 What must stay true: no change is lost. A watch that ends, silently or not, is opened again at the last
 version seen; where the history has expired (410) everything is listed again and what is missing is gone. What was lost
 without a sign is found by a list every few minutes.
@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from bridge.errors import BridgeError, Busy, Gone, ProtocolError, UnknownOutcome
 from bridge.kube.client import CHUNK, KubeClient
 from bridge.kube.kinds import Kind
-from bridge.kube.store import Sink
+from bridge.kube.table import Sink
 from bridge.kube.view import Event
 
 log = logging.getLogger(__name__)
@@ -197,7 +197,10 @@ class Informer(Generic[T]):
     def _failed(self, error: BridgeError) -> None:
         self._failures += 1
         self.last_error = error
-        level = logging.INFO if self._failures == 1 else logging.WARNING
+        again = self._failures & (
+            self._failures - 1
+        )  # 0 at every doubling: a right that is missing may stay so
+        level = logging.DEBUG if again else logging.INFO if self._failures == 1 else logging.WARNING
         log.log(level, "watching %s: %s: %s", self._kind.name, type(error).__name__, error)
 
     def _pause(self) -> float:

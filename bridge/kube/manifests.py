@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bridge.core import grouping
+from bridge.core.grouping.owners import Chain
 from bridge.errors import UserError
-from bridge.kube import view
+from bridge.kube import view, workload_view
 from bridge.names import COMPLETION_INDEX
 
 Object = Mapping[str, Any]
@@ -39,8 +40,8 @@ def made(obj: Object) -> Made | None:
 
 
 def _job(job: Object) -> Made:
-    workload, first = view.workload_from_object(named(job)), _pod(job, SUFFIX)
-    family = grouping.family_of(view.pod_from_object(first), lambda kind, namespace, name: workload)
+    workload, first = workload_view.from_object(named(job)), _pod(job, SUFFIX)
+    family = grouping.family_of(view.pod_from_object(first), Chain((workload,)))
     if family is not None:
         pods = tuple(_indexed(job, index) for index in range(family.gang.wanted))
         return Made(pods=pods, owner=job)

@@ -56,6 +56,10 @@ class ClaimView(Struct):
     name: str = ""
 
 
+class SchedulingGroupView(Struct, rename="camel"):
+    pod_group_name: str | None = None
+
+
 class PodSpecView(Struct, rename="camel"):
     scheduler_name: str | None = None
     node_name: str | None = None
@@ -68,6 +72,8 @@ class PodSpecView(Struct, rename="camel"):
     active_deadline_seconds: int | None = None
     resource_claims: list[ClaimView] | None = None
     termination_grace_period_seconds: int | None = None
+    scheduling_group: SchedulingGroupView | None = None
+    workload_ref: WorkloadRefView | None = None  # Kubernetes 1.35, in its place
 
 
 class ConditionView(Struct, rename="camel"):
@@ -135,22 +141,102 @@ class NodeView(Struct):
     status: NodeStatusView | None = None
 
 
-class WorkloadSpecView(Struct, rename="camel"):
-    active_deadline_seconds: int | None = None
+class JobSpecView(Struct, rename="camel"):
     parallelism: int | None = None
     completions: int | None = None
 
 
+class JobTemplateView(Struct):
+    spec: JobSpecView | None = None
+
+
+class ReplicatedJobView(Struct):
+    template: JobTemplateView | None = None
+    replicas: int | None = None
+
+
+class LeaderWorkerTemplateView(Struct):
+    size: int | None = None
+
+
+class GangView(Struct, rename="camel"):
+    min_count: int | None = None
+
+
+class PolicyView(Struct):
+    gang: GangView | None = None
+
+
+class PodGroupTemplateView(Struct, rename="camel"):
+    """Of Kubernetes 1.35 with `policy`, later with `schedulingPolicy`."""
+
+    name: str = ""
+    policy: PolicyView | None = None
+    scheduling_policy: PolicyView | None = None
+
+
+class WorkloadRefView(Struct, rename="camel"):
+    """Of a pod (1.35) or of a PodGroup."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str | None = None
+    workload_name: str = ""
+
+
+class TemplateRefView(Struct):
+    workload: WorkloadRefView | None = None
+
+
+class WorkloadSpecView(Struct, rename="camel"):
+    """Of every kind whose annotations count for pods: no two of them mean different things by one name."""
+
+    active_deadline_seconds: int | None = None  # Job
+    parallelism: int | None = None
+    completions: int | None = None
+    replicated_jobs: list[ReplicatedJobView] | None = None  # JobSet
+    leader_worker_template: LeaderWorkerTemplateView | None = None  # LeaderWorkerSet
+    min_member: int | None = None  # coscheduling PodGroup
+    schedule_timeout_seconds: int | None = None
+    scheduling_policy: PolicyView | None = None  # built-in PodGroup
+    pod_group_template_ref: TemplateRefView | None = None  # 1.36
+    workload_ref: WorkloadRefView | None = None  # 1.37
+    pod_groups: list[PodGroupTemplateView] | None = None  # built-in Workload, 1.35
+    pod_group_templates: list[PodGroupTemplateView] | None = None
+
+
 class WorkloadStatusView(Struct):
-    succeeded: int | None = None
-    conditions: list[ConditionView] | None = None
+    conditions: list[ConditionView] | None = None  # Job
+    succeeded: int | None = None  # Job
 
 
-class WorkloadView(Struct):
+class WorkloadView(Struct, rename="camel"):
     metadata: MetaView
+    api_version: str = ""
     kind: str = ""
     spec: WorkloadSpecView | None = None
     status: WorkloadStatusView | None = None
+
+
+class GroupVersionView(Struct):
+    version: str = ""
+
+
+class ApiGroupView(Struct):
+    name: str = ""
+    versions: list[GroupVersionView] | None = None
+
+
+class ApiGroupsView(Struct):
+    groups: list[ApiGroupView]
+
+
+class ApiResourceView(Struct):
+    name: str = ""
+
+
+class ApiResourcesView(Struct):
+    resources: list[ApiResourceView]
 
 
 class ListMetaView(Struct, rename={"version": "resourceVersion", "more": "continue"}):

@@ -10,16 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
 
 from bridge import names
+from bridge.core.grouping.owners import Absence, Reference, named
 from bridge.core.ledger import destination
 from bridge.core.model import KubeNode, Node, Pod, Uid, Workload
+from bridge.kube.table import Clock, Table
+from bridge.kube.workloads import JOB, Workloads
 
-T = TypeVar("T")
-In = TypeVar("In", contravariant=True)
-Key = tuple[str, ...]
-Clock = Callable[[], float]
 OnPod = Callable[[Pod | None, Pod | None], None]
 _Index = dict[str, dict[Uid, None]]  # a dict as a set that keeps its order
 
@@ -31,108 +29,6 @@ class Gone:
     pod: Pod
     at: float  # monotonic, when we noticed
     deleted: bool  # True: the watch said DELETED, or two more lists agree; False: missing from one list
-
-
-class Sink(Protocol[In]):
-    """Where an informer puts what it reads."""
-
-    def put(self, item: In, /) -> None:
-        """Added or changed, or the same again."""
-
-    def drop(self, item: In, /) -> None:
-        """Deleted; `item` is the final state."""
-
-    def begin(self) -> None:
-        """A list starts: every item that isn't put before `end` is gone."""
-
-    def end(self) -> None:
-        """The list is complete."""
-
-    def fresh(self, at: float, /) -> None:
-        """At that monotonic time we knew all there was to know."""
-
-
-class Table(Generic[T]):
-    """Objects of one kind by key. `version` counts changes; `synced` is True after the first complete
-    list.
-    """
-
-    def __init__(self, key: Callable[[T], Key], *, clock: Clock = time.monotonic) -> None:
-        self._key = key
-        self._clock = clock
-        self._items: dict[Key, T] = {}
-        self._listed: set[Key] | None = None
-        self._fresh = float("-inf")
-        self._listeners: list[Callable[[T | None, T | None], None]] = []
-        self.version = 0
-        self.synced = False
-
-    def get(self, *key: str) -> T | None:
-        return self._items.get(key)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(tuple(self._items.values()))
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def age(self) -> float:
-        """Seconds since we last knew that we were current; infinite before the first list."""
-        return self._clock() - self._fresh
-
-    # --- for the informer -------------------------------------------------------------------------
-
-    def put(self, item: T) -> None:
-        key = self._key(item)
-        if self._listed is not None:
-            self._listed.add(key)
-        old = self._items.get(key)
-        if not self._stale(old, item):
-            self._items[key] = item
-            self._changed(old, item)
-
-    def drop(self, item: T) -> None:
-        key = self._key(item)
-        old = self._items.get(key)
-        if old is None or self._stale(old, item, dropping=True):
-            return
-        del self._items[key]
-        self._removed(old, item)
-
-    def begin(self) -> None:
-        self._listed = set()
-
-    def end(self) -> None:
-        if self._listed is not None:
-            for key in self._items.keys() - self._listed:
-                self._removed(self._items.pop(key), None)
-        self._listed = None
-        if not self.synced:
-            self.version += 1
-        self.synced = True
-
-    def fresh(self, at: float) -> None:
-        self._fresh = at
-
-    # --- what differs by kind ---------------------------------------------------------------------
-
-    def _stale(self, old: T | None, new: T, *, dropping: bool = False) -> bool:
-        """Nothing new in `new`: the same again, or older than what we hold."""
-        return not dropping and old == new
-
-    def on_change(self, listener: Callable[[T | None, T | None], None]) -> None:
-        """Of what came (None, new), changed, or went (old, None)."""
-        self._listeners.append(listener)
-
-    def _changed(self, old: T | None, new: T) -> None:
-        self.version += 1
-        for listener in self._listeners:
-            listener(old, new)
-
-    def _removed(self, old: T, final: T | None) -> None:
-        self.version += 1
-        for listener in self._listeners:
-            listener(old, None)
 
 
 class Pods(Table[Pod]):
@@ -149,6 +45,7 @@ class Pods(Table[Pod]):
         self._foreign: dict[Uid, Pod] = {}
         self._by_job: _Index = {}
         self._by_owner: _Index = {}
+        self._by_name: _Index = {}
         self._gone: dict[Uid, Gone] = {}
         self._callbacks: list[OnPod] = []
 
@@ -173,6 +70,10 @@ class Pods(Table[Pod]):
     def by_owner(self, uid: Uid) -> tuple[Pod, ...]:
         """Pods of ours whose controller has that UID."""
         return tuple(self._ours[uid] for uid in self._by_owner.get(uid, ()))
+
+    def naming(self, group: str, kind: str, namespace: str, name: str) -> tuple[Pod, ...]:
+        """Pods of ours that name that PodGroup or Workload themselves."""
+        return tuple(self._ours[uid] for uid in self._by_name.get(f"{group}/{kind}/{namespace}/{name}", ()))
 
     @property
     def gone(self) -> Mapping[Uid, Gone]:
@@ -255,6 +156,8 @@ class Pods(Table[Pod]):
         for owner in pod.owners:
             if owner.controller:
                 yield self._by_owner, owner.uid
+        for ref in named(pod):
+            yield self._by_name, f"{ref.group}/{ref.kind}/{pod.namespace}/{ref.name}"
 
     def _tell(self, old: Pod | None, new: Pod | None) -> None:
         for callback in self._callbacks:
@@ -272,11 +175,13 @@ class Store:
     def __init__(self, schedulers: Set[str], *, clock: Clock = time.monotonic) -> None:
         self.pods = Pods(schedulers, clock=clock)
         self.nodes: Table[Node] = Table(lambda node: (node.name,), clock=clock)
-        self.workloads: Table[Workload] = Table(lambda w: (w.kind, w.namespace, w.name), clock=clock)
+        self.workloads = Workloads(clock=clock)
+        self.jobs = self.workloads.jobs
 
     @property
     def synced(self) -> bool:
-        return self.pods.synced and self.nodes.synced and self.workloads.synced
+        tables = (self.pods, self.nodes, self.jobs)
+        return all(table.synced for table in tables) and self.workloads.settled()
 
     @property
     def version(self) -> int:
@@ -284,11 +189,36 @@ class Store:
         return self.pods.version + self.nodes.version + self.workloads.version
 
     def age(self) -> float:
-        """Seconds, of the oldest of the tables."""
-        return max(self.pods.age(), self.nodes.age(), self.workloads.age())
+        """Seconds, of the oldest of the tables that every cluster has."""
+        return max(self.pods.age(), self.nodes.age(), self.jobs.age())
 
     def node(self, name: KubeNode) -> Node | None:
         return self.nodes.get(name)
 
-    def workload(self, kind: str, namespace: str, name: str) -> Workload | None:
-        return self.workloads.get(kind, namespace, name)
+    def workload(self, kind: str, namespace: str, name: str, group: str = JOB[0]) -> Workload | None:
+        """`group`: the API group; for a Job it needs not be said."""
+        return self.workloads.find((group, kind), namespace, name)
+
+    def lookup(self, namespace: str, ref: Reference) -> Workload | Absence:
+        """For `grouping.owners`: what stands above a pod may be a Pod, the leader of a LeaderWorkerSet."""
+        if (ref.group, ref.kind) != ("", "Pod"):
+            return self.workloads.lookup(namespace, ref)
+        pod = self.pods.get(namespace, ref.name)
+        if pod is None:
+            return Absence.NOT_YET
+        return Workload(
+            namespace=namespace, kind="Pod", name=pod.name, uid=pod.uid, api_version="v1", owners=pod.owners
+        )
+
+    def pods_below(self, work: Workload) -> Iterator[Pod]:
+        """Pods of ours for which the object's annotations count."""
+        todo, seen = [work], {work.uid}
+        while todo:
+            above = todo.pop()
+            pods = self.pods.by_owner(above.uid)
+            yield from (*pods, *self.pods.naming(above.group, above.kind, above.namespace, above.name))
+            below = list(self.workloads.below(above))
+            for pod in pods:  # the leader of a LeaderWorkerSet controls its workers' StatefulSet
+                below += self.workloads.controlled_by(pod.uid)
+            todo += [found for found in below if found.uid not in seen]
+            seen.update(found.uid for found in below)

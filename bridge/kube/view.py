@@ -19,7 +19,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from bridge.core.model import (
-    DEADLINE_EXCEEDED,
     Condition,
     Container,
     ContainerStatus,
@@ -29,7 +28,6 @@ from bridge.core.model import (
     Pod,
     Resources,
     Uid,
-    Workload,
 )
 from bridge.errors import ProtocolError, UserError
 from bridge.kube.shapes import (
@@ -51,8 +49,6 @@ from bridge.kube.shapes import (
     ResourcesView,
     StatusView,
     VersionView,
-    WorkloadSpecView,
-    WorkloadView,
 )
 
 T = TypeVar("T")
@@ -103,7 +99,8 @@ def micro_stamp(when: float) -> str:
     return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _words(found: Mapping[str, str] | None) -> Mapping[str, str]:
+def words(found: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Labels or annotations."""
     return {intern(key): value for key, value in found.items()} if found else _EMPTY
 
 
@@ -160,7 +157,7 @@ def _container_status(found: ContainerStatusView) -> ContainerStatus:
     return ContainerStatus(name=found.name, reason=state.waiting.reason if state.waiting else "")
 
 
-def _owners(found: Sequence[OwnerView] | None) -> tuple[Owner, ...]:
+def owners(found: Sequence[OwnerView] | None) -> tuple[Owner, ...]:
     return tuple(
         Owner(
             api_version=intern(o.api_version),
@@ -176,6 +173,14 @@ def _owners(found: Sequence[OwnerView] | None) -> tuple[Owner, ...]:
 # --- objects --------------------------------------------------------------------------------------
 
 
+def _scheduling_group(spec: PodSpecView) -> str:
+    if spec.scheduling_group is not None:
+        return spec.scheduling_group.pod_group_name or ""
+    if (ref := spec.workload_ref) is not None:
+        return f"{ref.name}/{ref.pod_group}/{ref.pod_group_replica_key or ''}"
+    return ""
+
+
 def _pod(view: PodView) -> Pod:
     meta, spec, status = view.metadata, view.spec or PodSpecView(), view.status or PodStatusView()
     grace = spec.termination_grace_period_seconds
@@ -186,14 +191,15 @@ def _pod(view: PodView) -> Pod:
         version=meta.resource_version,
         created=seconds(meta.creation_timestamp),
         deleted=seconds(meta.deletion_timestamp),
-        labels=_words(meta.labels),
-        annotations=_words(meta.annotations),
-        owners=_owners(meta.owner_references),
+        labels=words(meta.labels),
+        annotations=words(meta.annotations),
+        owners=owners(meta.owner_references),
         finalizers=tuple(meta.finalizers or ()),
         scheduler=intern(spec.scheduler_name or ""),
         node=KubeNode(intern(spec.node_name or "")),
         gates=tuple(intern(gate.name) for gate in spec.scheduling_gates or ()),
         priority_class=intern(spec.priority_class_name or ""),
+        scheduling_group=_scheduling_group(spec),
         containers=_containers(spec.containers),
         init_containers=_containers(spec.init_containers),
         overhead=_amounts(spec.overhead),
@@ -236,40 +242,12 @@ def _node(view: NodeView) -> Node:
     return Node(
         name=KubeNode(intern(meta.name)),
         uid=Uid(meta.uid),
-        labels=_words(meta.labels),
+        labels=words(meta.labels),
         ready=ready is not None and ready.status == "True",
         ready_since=seconds(ready.last_transition_time) if ready is not None else 0.0,
         cordoned=bool(spec.unschedulable),
         allocatable=_amounts(status.allocatable),
     )
-
-
-def _workload(view: WorkloadView, kind: str = "Job") -> Workload:
-    meta = view.metadata
-    return Workload(
-        namespace=intern(meta.namespace or "default"),
-        kind=intern(view.kind or kind),
-        name=meta.name,
-        uid=Uid(meta.uid or OFFLINE_UID),
-        annotations=_words(meta.annotations),
-        active_deadline=view.spec.active_deadline_seconds if view.spec else None,
-        owners=_owners(meta.owner_references),
-        size=_size(view),
-        overdue=next(filter(None, map(_overdue, (view.status and view.status.conditions) or ())), ""),
-    )
-
-
-def _size(view: WorkloadView) -> int:
-    """Pods that the Job still runs at one time."""
-    spec, done = view.spec or WorkloadSpecView(), (view.status.succeeded if view.status else None) or 0
-    at_once = 1 if spec.parallelism is None else spec.parallelism
-    return at_once if spec.completions is None else min(at_once, max(0, spec.completions - done))
-
-
-def _overdue(shown: ConditionView) -> str:
-    """The Job controller says FailureTarget first, since 1.31, and Failed when the pods have gone."""
-    late = shown.status == "True" and shown.reason == DEADLINE_EXCEEDED
-    return shown.message or DEADLINE_EXCEEDED if late and shown.type in ("FailureTarget", "Failed") else ""
 
 
 # --- bytes ----------------------------------------------------------------------------------------
@@ -280,13 +258,11 @@ _STATUS = msgspec.json.Decoder(StatusView)
 _VERSION = msgspec.json.Decoder(VersionView)
 _POD = msgspec.json.Decoder(PodView)
 _NODE = msgspec.json.Decoder(NodeView)
-_WORKLOAD = msgspec.json.Decoder(WorkloadView)
 _PODS = msgspec.json.Decoder(ListView[PodView])
 _NODES = msgspec.json.Decoder(ListView[NodeView])
-_WORKLOADS = msgspec.json.Decoder(ListView[WorkloadView])
 
 
-def _read(decoder: msgspec.json.Decoder[S], raw: bytes | msgspec.Raw, what: str) -> S:
+def read(decoder: msgspec.json.Decoder[S], raw: bytes | msgspec.Raw, what: str) -> S:
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -303,24 +279,20 @@ Ours = Callable[[str], bool]  # scheduler name → is a pod with it ours, to be 
 
 def metadata(raw: bytes) -> MetaView:
     """Of any object."""
-    return _read(_ONLY_META, raw, "object").metadata
+    return read(_ONLY_META, raw, "object").metadata
 
 
 def git_version(raw: bytes) -> str:
     """Of GET /version: "v1.36.3"."""
-    return _read(_VERSION, raw, "version").git_version
+    return read(_VERSION, raw, "version").git_version
 
 
 def pod(raw: bytes) -> Pod:
-    return _pod(_read(_POD, raw, "pod"))
+    return _pod(read(_POD, raw, "pod"))
 
 
 def node(raw: bytes) -> Node:
-    return _node(_read(_NODE, raw, "node"))
-
-
-def workload(raw: bytes, kind: str = "Job") -> Workload:
-    return _workload(_read(_WORKLOAD, raw, kind), kind)
+    return _node(read(_NODE, raw, "node"))
 
 
 def _either(view: PodView, ours: Ours) -> Pod:
@@ -330,54 +302,45 @@ def _either(view: PodView, ours: Ours) -> Pod:
 
 def pods_page(raw: bytes, ours: Ours = _full) -> Page[Pod]:
     """One chunk of GET pods; a pod for whose scheduler name `ours` is false is reduced."""
-    found = _read(_PODS, raw, "pod list")
+    found = read(_PODS, raw, "pod list")
     return Page(
         tuple(_either(v, ours) for v in found.items or ()), found.metadata.version, found.metadata.more or ""
     )
 
 
 def nodes_page(raw: bytes) -> Page[Node]:
-    found = _read(_NODES, raw, "node list")
+    found = read(_NODES, raw, "node list")
     return Page(tuple(_node(v) for v in found.items or ()), found.metadata.version, found.metadata.more or "")
 
 
-def workloads_page(raw: bytes, kind: str = "Job") -> Page[Workload]:
-    found = _read(_WORKLOADS, raw, f"{kind} list")
-    items = tuple(_workload(v, kind) for v in found.items or ())
-    return Page(items, found.metadata.version, found.metadata.more or "")
-
-
-def _event(line: bytes, decoder: msgspec.json.Decoder[S], build: Callable[[S], T]) -> Event[T]:
-    found = _read(_LINE, line, "watch event")
+def event(line: bytes, decoder: msgspec.json.Decoder[S], build: Callable[[S], T]) -> Event[T]:
+    found = read(_LINE, line, "watch event")
     if found.type == "ERROR":
-        status = _read(_STATUS, found.object, "watch error")
+        status = read(_STATUS, found.object, "watch error")
         return Event(type="ERROR", code=status.code, reason=status.reason, message=status.message)
-    version = _read(_ONLY_META, found.object, "watch event").metadata.resource_version
+    version = read(_ONLY_META, found.object, "watch event").metadata.resource_version
     if found.type == "BOOKMARK":
         return Event(type="BOOKMARK", version=version)
     if found.type not in ("ADDED", "MODIFIED", "DELETED"):
         raise ProtocolError(f"the API server's watch says {found.type!r}, which no version defines")
     return Event(
-        type=intern(found.type), object=build(_read(decoder, found.object, "watch event")), version=version
+        type=intern(found.type), object=build(read(decoder, found.object, "watch event")), version=version
     )
 
 
 def pod_event(line: bytes, ours: Ours = _full) -> Event[Pod]:
-    return _event(line, _POD, lambda view: _either(view, ours))
+    return event(line, _POD, lambda view: _either(view, ours))
 
 
 def node_event(line: bytes) -> Event[Node]:
-    return _event(line, _NODE, _node)
-
-
-def workload_event(line: bytes, kind: str = "Job") -> Event[Workload]:
-    return _event(line, _WORKLOAD, lambda view: _workload(view, kind))
+    return event(line, _NODE, _node)
 
 
 # --- manifests ------------------------------------------------------------------------------------
 
 
-def _from_object(obj: Mapping[str, Any], shape: type[S]) -> S:
+def from_object(obj: Mapping[str, Any], shape: type[S]) -> S:
+    """An object of a manifest in that shape. Raises UserError."""
     meta = obj.get("metadata")
     name = meta.get("name", "") if isinstance(meta, Mapping) else ""
     where = f"{obj.get('kind', 'object')} {name or '(no name)'}"
@@ -391,9 +354,4 @@ def _from_object(obj: Mapping[str, Any], shape: type[S]) -> S:
 
 def pod_from_object(obj: Mapping[str, Any]) -> Pod:
     """A pod from a manifest; namespace "default" and uid "offline" where it names none. Raises UserError."""
-    return _pod(_from_object(obj, PodView))
-
-
-def workload_from_object(obj: Mapping[str, Any]) -> Workload:
-    """A Job or another owner as written in a manifest, with the same defaults. Raises UserError."""
-    return _workload(_from_object(obj, WorkloadView))
+    return _pod(from_object(obj, PodView))

@@ -50,6 +50,8 @@ from bridge.errors import (
 )
 
 JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"  # of the objects of a watch
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 CONNECTIONS = 64  # to the API server at once; each open watch holds one
 CONNECT_TIMEOUT = 5.0  # seconds for TCP and TLS
@@ -85,7 +87,7 @@ class Wire(Protocol):
     ) -> Reply: ...
 
     def stream(
-        self, path: str, query: Query, timeout: float
+        self, path: str, query: Query, timeout: float, accept: str = JSON
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Open a watch: complete lines until EOF. Entering raises by the table; `timeout`: seconds of
         silence.
@@ -228,13 +230,15 @@ class ClusterWire:
         return reply
 
     @asynccontextmanager
-    async def stream(self, path: str, query: Query, timeout: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(
+        self, path: str, query: Query, timeout: float, accept: str = JSON
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=timeout)
         what = f"WATCH {path}"
         try:
             async with self._session.get(
                 self._url(path, query),
-                headers={"Accept": JSON} | await self._credentials(),
+                headers={"Accept": accept} | await self._credentials(),
                 timeout=limit,
                 **self._extra(),
             ) as answer:

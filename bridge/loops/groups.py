@@ -18,7 +18,7 @@ from bridge.core import held, hostlist
 from bridge.core.breaker import PAUSE, Key
 from bridge.core.jobspec import padded
 from bridge.core.lifecycle import decide
-from bridge.core.model import GroupKey, JobId, JobRecord, Pod, Uid
+from bridge.core.model import GroupKey, JobId, JobRecord, Pod, Uid, Workload
 from bridge.core.outcomes import Outcome, of_submit
 from bridge.core.steps import (
     TO_A_POD,
@@ -88,6 +88,12 @@ class GroupsLoop:
         key = self._snapshot.roster.key_of(pod.uid) if pod is not None else None
         if key is not None:
             self.queue.add(key)
+
+    def workload_changed(self, old: Workload | None, new: Workload | None) -> None:
+        """What its annotations count for looks again."""
+        for work in (old, new):
+            for key in self._snapshot.roster.below(work) if work is not None else ():
+                self.queue.add(key)
 
     def job_changed(self, job: JobId) -> None:
         for key in self._snapshot.job_changed(job):

@@ -81,9 +81,11 @@ class CutWire:
         )
 
     @asynccontextmanager
-    async def stream(self, path: str, query: Query, timeout: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(
+        self, path: str, query: Query, timeout: float, accept: str = JSON
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         cut = asyncio.Event()
-        async with self._inner.stream(path, query, timeout) as lines:
+        async with self._inner.stream(path, query, timeout, accept) as lines:
             self._open.add(cut)
             self.opened += 1
             try:

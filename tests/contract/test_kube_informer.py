@@ -134,7 +134,7 @@ async def test_a_watch_that_ends_silently_again_and_again_loses_nothing(side: Si
 async def test_nodes_and_jobs_are_followed_too(side: Side) -> None:
     store = Store({SCHEDULER})
     nodes = Informer(side.client, kinds.nodes(), store.nodes)
-    jobs = Informer(side.client, kinds.jobs(), store.workloads)
+    jobs = Informer(side.client, kinds.jobs(), store.jobs)
     name = f"node-{side.namespace}"
     async with running(nodes, jobs):
         await nodes.wait_synced()

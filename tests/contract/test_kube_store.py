@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bridge import names
-from bridge.core.model import KubeNode, Node, Owner, Pod, Uid
+from bridge.core.model import KubeNode, Node, Owner, Pod, Uid, Workload
 from bridge.kube.store import Pods, Store
 
 OURS = "slurm-bridge"
@@ -205,9 +206,9 @@ def test_the_whole_store_is_as_old_and_as_complete_as_its_oldest_table(clock: Cl
         table.end()
         table.fresh(clock.now)
     early = store.synced
-    store.workloads.begin()
-    store.workloads.end()
-    store.workloads.fresh(clock.now - 5)
+    store.jobs.begin()
+    store.jobs.end()
+    store.jobs.fresh(clock.now - 5)
     assert (early, store.synced) == (False, True)
     assert store.age() == 5.0
 
@@ -225,3 +226,83 @@ def test_the_version_changes_only_with_the_content(clock: Clock) -> None:
     assert found.cordoned
     store.nodes.drop(Node(name=KubeNode("n")))
     assert store.node(KubeNode("n")) is None
+
+
+def work(kind: str, version: str, name: str, *above: Owner, **more: Any) -> Workload:
+    return Workload(
+        namespace="ns",
+        kind=kind,
+        name=name,
+        uid=Uid(f"uid-{name}"),
+        api_version=version,
+        owners=above,
+        **more,
+    )
+
+
+def below(found: Workload) -> Owner:
+    return Owner(
+        api_version=found.api_version, kind=found.kind, name=found.name, uid=found.uid, controller=True
+    )
+
+
+def test_two_kinds_of_one_name_do_not_collide() -> None:
+    store = Store({OURS})
+    ours, theirs = work("PodGroup", "scheduling.x-k8s.io/v1alpha1", "g"), work("PodGroup", "b.io/v1", "g")
+    store.workloads.serve(("scheduling.x-k8s.io", "PodGroup")).put(ours)
+    store.workloads.serve(("b.io", "PodGroup")).put(theirs)
+    assert store.workload("PodGroup", "ns", "g", "scheduling.x-k8s.io") is ours
+    assert store.workload("PodGroup", "ns", "g", "b.io") is theirs
+    assert store.workload("Job", "ns", "g") is None
+
+
+def test_the_pods_of_an_object_are_found_however_many_stand_between() -> None:
+    store = Store({OURS})
+    jobset = work("JobSet", "jobset.x-k8s.io/v1alpha2", "js")
+    job = work("Job", "batch/v1", "j", below(jobset))
+    store.workloads.serve(("jobset.x-k8s.io", "JobSet")).put(jobset)
+    store.jobs.put(job)
+    store.pods.put(member := pod("a", owner=job.uid))
+    store.pods.put(pod("alone"))
+    assert list(store.pods_below(jobset)) == [member]
+    assert list(store.pods_below(job)) == [member]
+    store.jobs.drop(job)
+    assert list(store.pods_below(jobset)) == []
+
+
+def test_the_workers_of_a_set_are_found_through_their_leader() -> None:
+    store = Store({OURS})
+    whole = work("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "lws")
+    sets = store.workloads.serve(("apps", "StatefulSet"))
+    sets.put(leaders := work("StatefulSet", "apps/v1", "leaders", below(whole)))
+    store.pods.put(leader := pod("leader", owner=leaders.uid))
+    above = Owner(api_version="v1", kind="Pod", name="leader", uid=leader.uid, controller=True)
+    sets.put(workers := work("StatefulSet", "apps/v1", "workers", above))
+    store.pods.put(worker := pod("worker", owner=workers.uid))
+    assert list(store.pods_below(whole)) == [leader, worker]
+
+
+def test_the_pods_that_name_a_group_are_found_and_those_of_a_workload_through_its_pod_groups() -> None:
+    store = Store({OURS})
+    group = work("PodGroup", "scheduling.k8s.io/v1beta1", "g", parent="plan")
+    plan = work("Workload", "scheduling.k8s.io/v1beta1", "plan")
+    store.workloads.serve((group.group, "PodGroup")).put(group)
+    store.pods.put(member := replace(pod("a"), scheduling_group="g"))
+    labelled = replace(pod("b"), labels={names.POD_GROUP_LABEL: "g"})
+    store.pods.put(labelled)
+    assert list(store.pods_below(group)) == [member]
+    assert list(store.pods_below(plan)) == [member]
+    assert list(store.pods_below(work("PodGroup", "scheduling.x-k8s.io/v1alpha1", "g"))) == [labelled]
+
+
+def test_what_was_of_a_kind_that_went_away_is_told_once() -> None:
+    store = Store({OURS})
+    told: list[tuple[Workload | None, Workload | None]] = []
+    store.workloads.on_change(lambda old, new: told.append((old, new)))
+    kind = ("jobset.x-k8s.io", "JobSet")
+    store.workloads.serve(kind).put(jobset := work("JobSet", "jobset.x-k8s.io/v1alpha2", "js"))
+    version = store.version
+    store.workloads.withdraw(kind)
+    assert told == [(None, jobset), (jobset, None)]
+    assert store.workloads.find(kind, "ns", "js") is None
+    assert store.version > version

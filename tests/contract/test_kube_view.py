@@ -11,7 +11,7 @@ import yaml
 
 from bridge.core.model import Condition, Container, ContainerStatus, KubeNode, Owner, Pod, Resources, Uid
 from bridge.errors import ProtocolError, UserError
-from bridge.kube import view
+from bridge.kube import view, workload_view
 
 FULL: dict[str, Any] = {
     "metadata": {
@@ -156,7 +156,7 @@ def test_a_bookmark_carries_only_a_version() -> None:
 
 def test_an_error_event_carries_its_code() -> None:
     line = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"old"}}'
-    event = view.workload_event(line)
+    event = workload_view.event(line)
     assert (event.type, event.code, event.reason, event.message) == ("ERROR", 410, "Expired", "old")
 
 
@@ -183,7 +183,7 @@ def test_a_manifest_gets_a_namespace_and_a_uid() -> None:
 
 def test_a_manifest_of_a_job_becomes_a_workload() -> None:
     text = "{kind: JobSet, metadata: {name: j, namespace: x, annotations: {a: b}}, spec: {activeDeadlineSeconds: 9}}"
-    found = view.workload_from_object(yaml.safe_load(text))
+    found = workload_view.from_object(yaml.safe_load(text))
     assert (found.kind, found.namespace, found.name, found.uid) == ("JobSet", "x", "j", "offline")
     assert (found.annotations, found.active_deadline) == ({"a": "b"}, 9)
 
@@ -200,7 +200,7 @@ def test_a_manifest_of_a_job_becomes_a_workload() -> None:
 )
 def test_a_job_tells_that_it_took_too_long(kind: str, status: str, reason: str, overdue: str) -> None:
     shown = {"type": kind, "status": status, "reason": reason, "message": "too long"}
-    found = view.workload(raw({"metadata": {"name": "j"}, "status": {"conditions": [shown]}}))
+    found = workload_view.workload(raw({"metadata": {"name": "j"}, "status": {"conditions": [shown]}}))
     assert found.overdue == overdue
 
 
@@ -221,7 +221,7 @@ def test_a_job_tells_that_it_took_too_long(kind: str, status: str, reason: str, 
 def test_a_wrong_manifest_names_object_field_and_fix(text: str, said: str) -> None:
     obj = yaml.safe_load(text)
     with pytest.raises(UserError, match=said):
-        (view.workload_from_object if obj["kind"] == "Job" else view.pod_from_object)(obj)
+        (workload_view.from_object if obj["kind"] == "Job" else view.pod_from_object)(obj)
 
 
 def test_ten_thousand_pods_decode_in_about_a_second() -> None:

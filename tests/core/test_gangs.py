@@ -123,7 +123,7 @@ def member(index: int, cpu: str, memory: str, gpus: int, **options: str) -> Pod:
 
 def gang(*members: Pod) -> Group:
     return build(
-        whole(*range(len(members))), members, None, Gang(wanted=len(members), timeout=300, complete=True)
+        whole(*range(len(members))), members, gang=Gang(wanted=len(members), timeout=300, complete=True)
     )
 
 

@@ -80,7 +80,7 @@ class Desk:
         )
         self.version = 1000
         self.blind = False  # nodes are no longer seen
-        for table in (self.store.pods, self.store.nodes, self.store.workloads):
+        for table in (self.store.pods, self.store.nodes, self.store.jobs):
             table.begin()
         for node in NODES.values():
             self.store.nodes.put(node)
@@ -99,7 +99,7 @@ class Desk:
 
     def sync(self) -> None:
         """The first complete lists, of what has been put so far."""
-        for table in (self.store.pods, self.store.nodes, self.store.workloads):
+        for table in (self.store.pods, self.store.nodes, self.store.jobs):
             table.end()
             table.fresh(self.now)
 

@@ -62,9 +62,9 @@ class _KubeWire:
         return reply
 
     def stream(
-        self, path: str, query: Query, timeout: float
+        self, path: str, query: Query, timeout: float, accept: str = JSON
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return self._world.stream(path, query, timeout)
+        return self._world.stream(path, query, timeout, accept)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -22,18 +21,13 @@ import msgspec
 
 from bridge.errors import UnknownOutcome, Unreachable
 from bridge.kube.wire import JSON, STRATEGIC_MERGE, Query, Reply, refusal
+from tests.worlds import kube_apis
 from tests.worlds.kube_faults import Answer, DropAfter, DropBefore, Effect, Faults, Hang, Request, Truncate
 from tests.worlds.kube_merge import Object
-from tests.worlds.kube_storage import RESOURCES, Refused, Storage, encode, status
+from tests.worlds.kube_paths import parse
+from tests.worlds.kube_storage import Refused, Resource, Storage, encode, status
 
 BOOKMARK_SECONDS = 60.0
-_PATH = re.compile(
-    r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+/[^/]+))"
-    r"(?:/namespaces/(?P<namespace>[^/]+))?"
-    r"/(?P<resource>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[a-z]+))?"
-)
-_NAMESPACE = re.compile(r"/api/v1/namespaces/(?P<name>[^/]+)")
-_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 class KubeWorld:
@@ -61,15 +55,26 @@ class KubeWorld:
 
     # --- for tests and agents: no faults, no counters ---------------------------------------------
 
+    def install(self, name: str, kind: str, group: str) -> str:
+        """Serve the namespaced resource `name` at `group`, "jobset.x-k8s.io/v1alpha2". Returns what `add` calls it."""
+        return self.storage.install(Resource(name, kind, group))
+
+    def uninstall(self, key: str) -> None:
+        """No longer served: its objects are gone, and its watches end."""
+        self.storage.uninstall(key)
+        self.cut_watches(key)
+
     def namespace(self, name: str) -> Object:
         return self.storage.create("namespaces", "", {"metadata": {"name": name}})
 
     def add(self, resource: str, body: Mapping[str, Any], namespace: str = "") -> Object:
         where = namespace or (body.get("metadata") or {}).get("namespace") or "default"
-        return self.storage.create(resource, where if RESOURCES[resource].namespaced else "", body)
+        return self.storage.create(
+            resource, where if self.storage.resources[resource].namespaced else "", body
+        )
 
     def get(self, resource: str, name: str, namespace: str = "default") -> Object | None:
-        where = namespace if RESOURCES[resource].namespaced else ""
+        where = namespace if self.storage.resources[resource].namespaced else ""
         return self.storage.objects[resource].get((where, name))
 
     def compact(self) -> None:
@@ -126,7 +131,7 @@ class KubeWorld:
         timeout: float,
     ) -> Reply:
         await (self._sleep(self.latency) if self.latency else asyncio.sleep(0))
-        asked, sub = _parse(method, path)
+        asked, sub = parse(method, path, self.storage.resources)
         if asked is None:
             return Reply(404, {}, b"404 page not found\n")
         effect = self.faults.strike(asked)
@@ -136,7 +141,7 @@ class KubeWorld:
                 effect.status, effect.reason, "planned by the test", name=asked.name
             )
             return Reply(effect.status, effect.headers, found)
-        reply = self._serve(asked, sub, method, query or {}, body, content_type)
+        reply = self._serve(asked, sub, method, query or {}, body, content_type, accept)
         if isinstance(effect, DropAfter):
             raise UnknownOutcome(f"{method} {path}: the reply was lost")
         if isinstance(effect, Hang):
@@ -154,12 +159,19 @@ class KubeWorld:
             raise UnknownOutcome(f"{what}: no answer in time")
 
     def _serve(
-        self, asked: Request, sub: str, method: str, query: Query, body: bytes | None, content_type: str
+        self,
+        asked: Request,
+        sub: str,
+        method: str,
+        query: Query,
+        body: bytes | None,
+        content_type: str,
+        accept: str,
     ) -> Reply:
         if (asked.verb, asked.resource) in self.denied:
             text = f'{asked.resource} is forbidden: cannot {asked.verb} resource "{asked.resource}"'
             return Reply(403, {}, status(403, "Forbidden", text, kind=asked.resource))
-        if asked.resource not in RESOURCES:
+        if asked.resource not in (*self.storage.resources, "apis"):
             text = "the server could not find the requested resource"
             return Reply(404, {}, status(404, "NotFound", text))
         try:
@@ -169,7 +181,7 @@ class KubeWorld:
             if method == "PATCH" and content_type != STRATEGIC_MERGE:
                 raise Refused(415, "UnsupportedMediaType", "415: Unsupported Media Type")
             self.serving = True
-            code, answer = self._carry_out(asked, sub, query, found)
+            code, answer = self._carry_out(asked, sub, query, found, accept)
         except Refused as refused:
             return Reply(refused.code, {}, refused.body)
         finally:
@@ -178,11 +190,16 @@ class KubeWorld:
         counter[asked.verb, asked.resource] += 1
         return Reply(code, {}, answer)
 
-    def _carry_out(self, asked: Request, sub: str, query: Query, body: Object) -> tuple[int, bytes]:
+    def _carry_out(
+        self, asked: Request, sub: str, query: Query, body: Object, accept: str
+    ) -> tuple[int, bytes]:
         store, resource, namespace, name = self.storage, asked.resource, asked.namespace, asked.name
+        if resource == "apis":
+            served = store.resources.values()
+            return 200, kube_apis.resources(served, name) if name else kube_apis.groups(served)
         match asked.verb:
             case "list":
-                return 200, self._list(resource, namespace, query)
+                return 200, self._list(resource, namespace, query, accept)
             case "get":
                 return 200, encode(store.get(resource, namespace, name))
             case "create":
@@ -199,7 +216,7 @@ class KubeWorld:
             case verb:
                 raise Refused(405, "MethodNotAllowed", verb)
 
-    def _list(self, resource: str, namespace: str, query: Query) -> bytes:
+    def _list(self, resource: str, namespace: str, query: Query, accept: str) -> bytes:
         limit = int(query.get("limit", "0"))
         token = query.get("continue", "")
         if token:
@@ -220,15 +237,19 @@ class KubeWorld:
             meta["continue"] = base64.b64encode(json.dumps([key, version]).encode()).decode()
             meta["remainingItemCount"] = len(items) - limit
             items = items[:limit]
-        kind = RESOURCES[resource]
+        if kube_apis.wants_metadata(accept):
+            items = [kube_apis.bare(item) for item in items]
+        kind = self.storage.resources[resource]
         return encode(
             {"kind": f"{kind.kind}List", "apiVersion": kind.group, "metadata": meta, "items": items}
         )
 
     @asynccontextmanager
-    async def stream(self, path: str, query: Query, timeout: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(
+        self, path: str, query: Query, timeout: float, accept: str = JSON
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         await (self._sleep(self.latency) if self.latency else asyncio.sleep(0))
-        asked, _ = _parse("GET", path)
+        asked, _ = parse("GET", path, self.storage.resources)
         if asked is None:
             raise refusal(404, {}, b"404 page not found\n", f"WATCH {path}")
         asked = Request("watch", asked.resource, asked.namespace, "")
@@ -247,7 +268,7 @@ class KubeWorld:
         try:
             seconds = float(query.get("timeoutSeconds", "3600"))
             async with aclosing(watch.lines(seconds, query.get("allowWatchBookmarks") == "true")) as lines:
-                yield lines
+                yield _bare(lines) if kube_apis.wants_metadata(accept) else lines
         finally:
             self._watches.pop(watch, None)
 
@@ -316,7 +337,7 @@ class _Watch:
                 bookmark, spoke = at + BOOKMARK_SECONDS, at
                 if self._version > world.storage.version:
                     continue  # the client is ahead of us: the real server keeps quiet, too
-                kind = RESOURCES[self.resource]
+                kind = self._world.storage.resources[self.resource]
                 meta = {"resourceVersion": str(self._version), "creationTimestamp": None}
                 mark = {"kind": kind.kind, "apiVersion": kind.group, "metadata": meta}
                 yield encode({"type": "BOOKMARK", "object": mark})
@@ -349,26 +370,9 @@ class _Watch:
             await asyncio.gather(*waits, return_exceptions=True)
 
 
-def _parse(method: str, path: str) -> tuple[Request | None, str]:
-    """What a request asks for, and the subresource."""
-    if found := _NAMESPACE.fullmatch(path):
-        return Request(_VERBS[method], "namespaces", "", found["name"]), ""
-    found = _PATH.fullmatch(path)
-    if found is None:
-        return None, ""
-    resource, name, sub = found["resource"], found["name"] or "", found["sub"] or ""
-    known = RESOURCES.get(resource)
-    group = found["core"] or found["group"]
-    if (known is None and group != "v1") or (known is not None and group != known.group):
-        return None, ""
-    verb = _VERBS[method]
-    if verb == "get" and not name:
-        verb = "list"
-    elif sub == "status":
-        verb = "patch_status"
-    elif sub == "binding":
-        verb = "bind"
-    return Request(verb, resource, found["namespace"] or "", name), sub
+async def _bare(lines: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async for line in lines:
+        yield kube_apis.bare_line(line)
 
 
 def _read_token(token: str) -> tuple[str, str]:

@@ -30,6 +30,12 @@ class Resource:
     group: str  # with version, as in apiVersion
     namespaced: bool = True
 
+    @property
+    def key(self) -> str:
+        """Two groups may have resources of one name."""
+        known = RESOURCES.get(self.name)
+        return self.name if known is not None and known.group == self.group else f"{self.name}.{self.group}"
+
 
 RESOURCES: Mapping[str, Resource] = {
     r.name: r
@@ -66,7 +72,8 @@ def conflict(resource: str, name: str, message: str) -> Refused:
 
 
 def invalid(resource: str, name: str, field: str, message: str) -> Refused:
-    text = f'{RESOURCES[resource].kind} "{name}" is invalid: {field}: {message}'
+    kind = RESOURCES[resource].kind if resource in RESOURCES else resource
+    text = f'{kind} "{name}" is invalid: {field}: {message}'
     causes = [{"reason": "FieldValueInvalid", "message": message, "field": field}]
     return Refused(422, "Invalid", text, name=name, kind=resource, causes=causes)
 
@@ -94,6 +101,7 @@ class Storage:
         self.new_uid: Callable[[], str] = lambda: str(uuid.uuid4())
         self.version = 100
         self.compacted = 0
+        self.resources: dict[str, Resource] = dict(RESOURCES)
         self.objects: dict[str, dict[Key, Object]] = {name: {} for name in RESOURCES}
         self.history: list[Record] = []
         for namespace in ("default", "kube-system"):
@@ -124,10 +132,22 @@ class Storage:
         self.compacted = self.version
         self.history.clear()
 
+    def install(self, resource: Resource) -> str:
+        """As a CustomResourceDefinition does. Returns the key of its objects."""
+        self.resources[resource.key] = resource
+        self.objects.setdefault(resource.key, {})
+        return resource.key
+
+    def uninstall(self, key: str) -> None:
+        """Its objects go with it."""
+        for (namespace, name), _ in tuple(self.objects[key].items()):
+            self.delete(key, namespace, name, {})
+        del self.resources[key]
+
     # --- writes -----------------------------------------------------------------------------------
 
     def create(self, resource: str, namespace: str, body: Mapping[str, Any]) -> Object:
-        kind = RESOURCES[resource]
+        kind = self.resources[resource]
         meta = dict(body.get("metadata") or {})
         name = meta.get("name") or f"{meta.get('generateName', '')}{uuid.uuid4().hex[:5]}"
         if kind.namespaced and ("", namespace) not in self.objects["namespaces"]:

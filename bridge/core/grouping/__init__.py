@@ -1,48 +1,48 @@
 """Which pods share one Slurm job: one small file for each kind of workload.
 
-In: a pod as the API server shows it, and a way to look up the objects that it names. Out: the key of a pod on its own,
-or the family of gangs that it is of; the owner that the caller should fetch; and, once the pods are there, the `Group`
-in rank order. Nothing is fetched here and no pod is ever dropped. A kind is a module with `matches`, `owner_ref`,
-`family` and `rank`; the first that matches decides.
+In: a pod as the API server shows it, and what stands above it (`grouping.owners`). Out: the key of a pod on its own, or
+the family of gangs that it is of; and, once the pods are there, the `Group` in rank order. Nothing is fetched here and
+no pod is ever dropped. A kind is a module with `family`; the first that claims the pod decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 
-from bridge.core.grouping import job, pod
+from bridge.core.grouping import job, jobset, leaderworkerset, pod, podgroup
 from bridge.core.grouping.gangs import Family
-from bridge.core.grouping.wishes import Find
+from bridge.core.grouping.owners import Chain
+from bridge.core.grouping.ranks import rank
 from bridge.core.model import Gang, Group, GroupKey, Owner, Pod, Workload
 
-_KINDS: tuple[ModuleType, ...] = (job, pod)
+# What a pod names itself comes before what made it.
+_KINDS: tuple[ModuleType, ...] = (podgroup, leaderworkerset, jobset, job)
 
 
-def key_of(pod_: Pod) -> GroupKey:
+def key_of(alone: Pod) -> GroupKey:
     """Of a pod that is of no gang."""
-    return pod.key_of(pod_)
+    return pod.key_of(alone)
 
 
-def family_of(pod: Pod, find: Find) -> Family | None:
+def family_of(member: Pod, above: Chain) -> Family | None:
     """The family of gangs that the pod is of; None: it has a job of its own, as far as is known."""
-    family: Family | None = _kind(pod).family(pod, find)
-    return family
+    found: Iterable[Family | None] = (kind.family(member, above) for kind in _KINDS)
+    return next((family for family in found if family is not None), None)
 
 
-def owner_ref(pod: Pod) -> Owner | None:
-    """The owner whose annotations and deadline count for the pod; None if it stands alone."""
-    owner: Owner | None = _kind(pod).owner_ref(pod)
-    return owner
+def owner_ref(member: Pod) -> Owner | None:
+    """The Job that controls the pod."""
+    return job.owner_ref(member)
 
 
 def build(
-    key: GroupKey, pods: Iterable[Pod], workload: Workload | None = None, gang: Gang | None = None
+    key: GroupKey,
+    pods: Iterable[Pod],
+    workload: Workload | None = None,
+    above: Sequence[Workload] = (),
+    gang: Gang | None = None,
 ) -> Group:
-    """All of `pods`, in rank order."""
-    members = tuple(sorted(pods, key=lambda member: _kind(member).rank(member)))
-    return Group(key=key, pods=members, workload=workload, gang=gang)
-
-
-def _kind(pod: Pod) -> ModuleType:
-    return next(kind for kind in _KINDS if kind.matches(pod))
+    """All of `pods`, in rank order, with what controls them and all that stands above them (`grouping.owners`)."""
+    counting = tuple(above) or ((workload,) if workload is not None else ())
+    return Group(key=key, pods=tuple(sorted(pods, key=rank)), workload=workload, owners=counting, gang=gang)

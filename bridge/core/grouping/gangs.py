@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.core.grouping import pod as pod_kind
-from bridge.core.model import Gang, GroupKey, Pod, Uid
+from bridge.core.model import Gang, GroupKey, Pod, Uid, Workload
 from bridge.names import GANG_ANNOTATION
 
 _BETWEEN = "."  # UID of the workload, then the generation; no UID has one
@@ -27,6 +27,12 @@ class Family:
     name: str
     uid: str
     gang: Gang
+
+    @classmethod
+    def of(cls, workload: Workload, gang: Gang) -> Family:
+        return cls(
+            namespace=workload.namespace, kind=workload.kind, name=workload.name, uid=workload.uid, gang=gang
+        )
 
     @property
     def gathering(self) -> GroupKey:

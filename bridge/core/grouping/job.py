@@ -4,40 +4,21 @@ from __future__ import annotations
 
 from bridge.core.grouping import wishes
 from bridge.core.grouping.gangs import Family
+from bridge.core.grouping.owners import Chain
 from bridge.core.model import Owner, Pod
-from bridge.names import COMPLETION_INDEX
 
-API_VERSION = "batch/v1"
+GROUP = "batch"
 KIND = "Job"
-
-
-def matches(pod: Pod) -> bool:
-    return owner_ref(pod) is not None
 
 
 def owner_ref(pod: Pod) -> Owner | None:
     """The Job that controls the pod. References that don't control it are notes, not ownership."""
-    return next(
-        (o for o in pod.owners if o.controller and o.kind == KIND and o.api_version == API_VERSION), None
-    )
+    return next((o for o in pod.owners if o.controller and (o.group, o.kind) == (GROUP, KIND)), None)
 
 
-def family(pod: Pod, find: wishes.Find) -> Family | None:
+def family(pod: Pod, above: Chain) -> Family | None:
     """All pods of the Job, if somebody asks for it."""
-    owner = owner_ref(pod)
-    job = find(KIND, pod.namespace, owner.name) if owner is not None else None
-    if owner is None or job is None or job.uid != owner.uid or not wishes.asked(pod, job):
+    job = above.find(GROUP, KIND)
+    if job is None or not wishes.asked(pod, job):
         return None
-    return Family(
-        namespace=pod.namespace,
-        kind=KIND,
-        name=job.name,
-        uid=job.uid,
-        gang=wishes.gang(job.size or 1, pod, job),
-    )
-
-
-def rank(pod: Pod) -> tuple[int, str]:
-    """The completion index, then the name. Pods without a usable index come first, by name."""
-    index = pod.annotations.get(COMPLETION_INDEX) or pod.labels.get(COMPLETION_INDEX) or ""
-    return (int(index) if index.isascii() and index.isdigit() and len(index) < 10 else -1, pod.name)
+    return Family.of(job, wishes.gang(job.size or 1, pod, job))

@@ -5,19 +5,17 @@ A malformed value says nothing here: the translation refuses it, and names objec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from bridge.core.model import Gang, Pod, Workload
 from bridge.names import OPTION_PREFIX
 
 GANG = OPTION_PREFIX + "gang"
 WITHIN = OPTION_PREFIX + "gang-timeout"
-TIMEOUT = 300  # seconds
 ON_FAILURE = OPTION_PREFIX + "on-member-failure"
+TIMEOUT = 300  # seconds
 
 UNKNOWN = Gang(wanted=1, timeout=TIMEOUT)  # what is known of a gang by its job alone
-
-Find = Callable[[str, str, str], Workload | None]  # kind, namespace, name → what the API server has
 
 
 def asked(pod: Pod, *owners: Workload) -> bool | None:
@@ -29,14 +27,16 @@ def asked(pod: Pod, *owners: Workload) -> bool | None:
     return None
 
 
-def gang(wanted: int, pod: Pod, *owners: Workload) -> Gang:
+def gang(wanted: int, pod: Pod, *owners: Workload, at_least: bool = False) -> Gang:
     """With the wishes of the pod, else of its owners, nearest first."""
     layers = (pod.annotations, *(owner.annotations for owner in owners))
     seconds = _first(layers, WITHIN)
+    meant = next((owner.timeout for owner in owners if owner.timeout), TIMEOUT)
     return Gang(
         wanted=max(1, wanted),
+        at_least=at_least,
         restart=_first(layers, ON_FAILURE) == "restart-gang",
-        timeout=int(seconds) if seconds.isascii() and seconds.isdigit() and int(seconds) else TIMEOUT,
+        timeout=int(seconds) if seconds.isascii() and seconds.isdigit() and int(seconds) else meant,
     )
 
 

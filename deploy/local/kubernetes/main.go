@@ -39,6 +39,7 @@ var programs = map[string]func() int{
 	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
 	"kubectl":                 func() int { return cli.Run(kubectl.NewDefaultKubectlCommand()) },
 	"kwok":                    runKwok,
+	"workload-controllers":    runWorkloadControllers,
 }
 
 func runEtcd() int {

@@ -3,6 +3,6 @@
 In: a command line (`cli`). Out: running daemons, and a state folder with all that a client needs to reach
 them.
 
-    cli -> commands -> {kubernetes, slurm, bridge, nodes, wrappers, facts}
+    cli -> commands -> {workloads, kubernetes, slurm, bridge, nodes, wrappers, facts}
         -> {kubestack, rootfs, process} -> layout -> progress
 """

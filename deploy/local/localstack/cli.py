@@ -101,6 +101,7 @@ def _add_options(up: argparse.ArgumentParser) -> None:
     add("--slurm-conf", choices=("tuned", "operator"), help="operator: as Slurm's operator writes it (tuned)")
     add("--handover", action=flag, help="native jobs wait for GPUs that pods still use (docs/handover.md)")
     add("--bridge", action=flag, help="with the bridge of this checkout (yes)")
+    add("--workloads", action=flag, help="with JobSet, LeaderWorkerSet and PodGroup (yes)")
     add("--replicas", type=int, help=f"bridges side by side, behind one address ({_DEFAULTS.replicas})")
     add(
         "--set",

@@ -16,7 +16,19 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from localstack import bridge, jail, kubernetes, kubestack, layout, nodes, process, rootfs, slurm, wrappers
+from localstack import (
+    bridge,
+    jail,
+    kubernetes,
+    kubestack,
+    layout,
+    nodes,
+    process,
+    rootfs,
+    slurm,
+    workloads,
+    wrappers,
+)
 from localstack.layout import Options, Stack
 from localstack.process import Part
 from localstack.progress import Failure, give_up, say
@@ -35,6 +47,7 @@ _WAVES = (
         "default-scheduler",
         "controller-manager",
         "kwok",
+        workloads.NAME,
         "slurmrestd",
         "slurmd-*",
     ),
@@ -122,7 +135,7 @@ def stop_part(stack: Stack, name: str) -> None:
 
 def part_names(stack: Stack) -> list[str]:
     last = bridge.daemon_names(stack) if stack.options.bridge else []
-    return [*kubernetes.DAEMONS, *slurm.daemon_names(stack), *last]
+    return [*kubernetes.DAEMONS, *workloads.daemon_names(stack), *slurm.daemon_names(stack), *last]
 
 
 def _alone(name: str) -> AbstractContextManager[None]:
@@ -196,6 +209,7 @@ def _start_bridges(stack: Stack) -> None:
 def _start_kubernetes(stack: Stack) -> None:
     kubernetes.start_all(stack)
     nodes.create_twins(stack)
+    workloads.start_all(stack)
 
 
 def _together(*tasks: Callable[[], object]) -> None:
@@ -216,6 +230,8 @@ def _part(stack: Stack, name: str) -> Part:
         return bridge.part(stack, name)
     if name in kubernetes.DAEMONS:
         return kubernetes.part(stack, name)
+    if name == workloads.NAME:
+        return workloads.part(stack)
     return slurm.part(stack, rootfs.path(stack.options.suite, stack.options.accounting), name)
 
 

@@ -83,7 +83,7 @@ def start_all(stack: Stack) -> None:
     others = [part(stack, name) for name in ("controller-manager", "default-scheduler", "kwok")]
     for each in others:
         launch(stack, each)
-    _apply(stack, _CLUSTER_MANIFESTS)
+    apply(stack, _CLUSTER_MANIFESTS)
     for name, account in _SERVICE_ACCOUNTS.items():
         if not stack.kubeconfig(name).exists():
             issued = kubectl(
@@ -178,7 +178,7 @@ def _replace_once(text: str, pattern: str, replacement: str) -> str:
 def _etcd(stack: Stack) -> Part:
     url, peer = f"http://{stack.address('etcd')}", f"http://{stack.address('etcd-peer')}"
     command = (
-        *_program("etcd"),
+        *program("etcd"),
         "--name=local",
         f"--data-dir={stack.kube / 'etcd'}",
         f"--listen-client-urls={url}",
@@ -199,7 +199,7 @@ def _apiserver(stack: Stack) -> Part:
     if stack.options.audit:
         audit = (f"--audit-policy-file={_AUDIT_POLICY}", f"--audit-log-path={stack.audit_log}")
     command = (
-        *_program("kube-apiserver"),
+        *program("kube-apiserver"),
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
         f"--secure-port={stack.port('apiserver')}",
@@ -223,7 +223,7 @@ def _apiserver(stack: Stack) -> Part:
 
 def _controller_manager(stack: Stack) -> Part:
     command = (
-        *_program("kube-controller-manager"),
+        *program("kube-controller-manager"),
         f"--kubeconfig={stack.kubeconfig('controller-manager')}",
         *_serving(stack, "controller-manager"),
         "--leader-elect=false",
@@ -243,7 +243,7 @@ def _scheduler(stack: Stack, name: str, config: str) -> Part:
     file = stack.kube / f"{name}.yaml"
     write_atomically(file, config)
     command = (
-        *_program("kube-scheduler"),
+        *program("kube-scheduler"),
         f"--config={file}",
         *_serving(stack, name),
         f"--feature-gates={_FEATURE_GATES}",
@@ -266,7 +266,7 @@ def _kwok(stack: Stack) -> Part:
     # A lease is renewed four times in its duration, which must stay well below the grace period.
     lease = 200 if stack.options.node_grace >= 400 else 40
     command = (
-        *_program("kwok"),
+        *program("kwok"),
         f"--kubeconfig={stack.kubeconfig('kwok')}",
         f"--config={_KWOK_CONFIG}",
         "--manage-all-nodes=false",
@@ -279,7 +279,7 @@ def _kwok(stack: Stack) -> Part:
     return Part("kwok", command, lambda: health.is_ok("/healthz"), configuration=_KWOK_CONFIG.read_text())
 
 
-def _program(name: str) -> tuple[str, str]:
+def program(name: str) -> tuple[str, str]:
     return str(kubestack.executable()), name
 
 
@@ -339,7 +339,7 @@ users:
     write_atomically(stack.kubeconfig(name), text, 0o600)
 
 
-def _apply(stack: Stack, folder: Path) -> None:
+def apply(stack: Stack, folder: Path) -> None:
     """Tried again: a fresh API server may still be making what the manifests build on."""
     deadline = time.monotonic() + _FRESH
     while True:

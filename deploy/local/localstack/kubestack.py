@@ -1,6 +1,6 @@
 """The Kubernetes executable: built once from pinned Go modules, then taken from the cache.
 
-In: go.mod, go.sum and main.go of `deploy/local/kubernetes`. Out: the path of the executable.
+In: the Go files of `deploy/local/kubernetes`. Out: the path of the executable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from localstack.layout import CACHE, LOCAL, locked
 from localstack.progress import run
 
 SOURCE = LOCAL / "kubernetes"
-_INPUTS = ("go.mod", "go.sum", "main.go")
+_INPUTS = ("go.mod", "go.sum", "main.go", "controllers.go")
 _VERSION_PACKAGE = "k8s.io/component-base/version"
 
 

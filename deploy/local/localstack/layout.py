@@ -30,7 +30,7 @@ MAX_HYBRID = 64
 MAX_REPLICAS = 9
 _PORT_NAMES = (
     "etcd", "etcd-peer", "apiserver", "controller-manager", "default-scheduler", "scheduler", "kwok",
-    "slurmctld", "slurmrestd", "slurmdbd", "bridge", "front",
+    "slurmctld", "slurmrestd", "slurmdbd", "bridge", "front", "workload-controllers",
 )  # fmt: skip
 _SLURMD_OFFSET = 20
 _REPLICA_OFFSET = _SLURMD_OFFSET + MAX_HYBRID  # of the second bridge
@@ -47,6 +47,7 @@ class Options:
     slurm_conf: str = "tuned"
     handover: bool = False
     bridge: bool = True
+    workloads: bool = True
     replicas: int = 1
     settings: Mapping[str, str] = field(default_factory=dict)
     """Keys of the bridge's configuration file, with the YAML text of what they are set to."""

@@ -1,0 +1,19 @@
+"""A pod of a JobSet: with gang: "true" on the JobSet or on its pods one job in Slurm for the pods of all its Jobs."""
+
+from __future__ import annotations
+
+from bridge.core.grouping import wishes
+from bridge.core.grouping.gangs import Family
+from bridge.core.grouping.owners import Chain
+from bridge.core.model import Pod
+
+GROUP = "jobset.x-k8s.io"
+KIND = "JobSet"
+
+
+def family(pod: Pod, above: Chain) -> Family | None:
+    """All pods of the JobSet. Where one of its Jobs alone asks for a gang, that Job is one."""
+    owner, job = above.find(GROUP, KIND), above.find("batch", "Job")
+    if owner is None or not wishes.asked(pod, owner) or (job is not None and wishes.asked(pod, job) is False):
+        return None
+    return Family.of(owner, wishes.gang(owner.size or 1, pod, owner))

@@ -1,0 +1,23 @@
+"""A pod of a LeaderWorkerSet: leader and workers of one group are one job in Slurm, unless gang: "false" says no."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bridge.core.grouping import wishes
+from bridge.core.grouping.gangs import Family
+from bridge.core.grouping.owners import Chain
+from bridge.core.model import Pod
+from bridge.names import LWS_GROUP_INDEX
+
+GROUP = "leaderworkerset.x-k8s.io"
+KIND = "LeaderWorkerSet"
+
+
+def family(pod: Pod, above: Chain) -> Family | None:
+    """The pods of its group, by the group's index."""
+    owner, index = above.find(GROUP, KIND), pod.labels.get(LWS_GROUP_INDEX, "")
+    if owner is None or not index or wishes.asked(pod, owner) is False:
+        return None
+    one = Family.of(owner, wishes.gang(owner.size or 1, pod, owner))
+    return replace(one, name=f"{owner.name}-{index}", uid=f"{owner.uid}-{index}")

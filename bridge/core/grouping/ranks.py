@@ -1,0 +1,30 @@
+"""The order of the pods of a group: rank i gets the i-th place in Slurm's order of nodes."""
+
+from __future__ import annotations
+
+import re
+
+from bridge.core.model import Pod
+from bridge.names import COMPLETION_INDEX, JOBSET_JOB_INDEX, LWS_WORKER_INDEX, POD_INDEX
+
+_NUMBERED = re.compile(r"(.*?)([0-9]{0,9})")
+INDICES = (COMPLETION_INDEX, LWS_WORKER_INDEX, POD_INDEX)  # what controllers number the pods of a set by
+
+
+def rank(pod: Pod) -> tuple[int, int, str, int]:
+    """The job of a JobSet, the index within it, then the name, where w-9 comes before w-10. Pods without an index come
+    first."""
+    stem, number = _split(pod.name)
+    index = next((found for key in INDICES if (found := _number(pod, key)) >= 0), -1)
+    return (_number(pod, JOBSET_JOB_INDEX), index, stem, number)
+
+
+def _split(name: str) -> tuple[str, int]:
+    found = _NUMBERED.fullmatch(name)
+    return (found[1], int(found[2]) if found[2] else -1) if found is not None else (name, -1)
+
+
+def _number(pod: Pod, key: str) -> int:
+    """-1 for none, and for what no controller writes."""
+    text = pod.annotations.get(key) or pod.labels.get(key) or ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1

@@ -1,0 +1,138 @@
+"""Bytes of the API server, or a manifest → `Workload`: the objects whose annotations count for pods.
+
+Every kind and version is read by one shape (`shapes.WorkloadSpecView`). What the object is comes from the caller, as
+the items of a list and bare metadata do not say it. Errors as in `bridge.kube.view`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from sys import intern
+from typing import Any
+
+import msgspec
+
+from bridge.core.model import DEADLINE_EXCEEDED, Uid, Workload
+from bridge.kube import view
+from bridge.kube.shapes import (
+    ApiGroupsView,
+    ApiResourcesView,
+    ConditionView,
+    ListView,
+    PodGroupTemplateView,
+    PolicyView,
+    WorkloadSpecView,
+    WorkloadView,
+)
+
+JOB = ("batch/v1", "Job")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # the whole object once more
+
+_WORKLOAD = msgspec.json.Decoder(WorkloadView)
+_WORKLOADS = msgspec.json.Decoder(ListView[WorkloadView])
+_GROUPS = msgspec.json.Decoder(ApiGroupsView)
+_RESOURCES = msgspec.json.Decoder(ApiResourcesView)
+
+
+def workload(raw: bytes, api_version: str = JOB[0], kind: str = JOB[1]) -> Workload:
+    return _workload(view.read(_WORKLOAD, raw, kind), api_version, kind)
+
+
+def page(raw: bytes, api_version: str = JOB[0], kind: str = JOB[1]) -> view.Page[Workload]:
+    """One chunk of a list."""
+    found = view.read(_WORKLOADS, raw, f"{kind} list")
+    items = tuple(_workload(item, api_version, kind) for item in found.items or ())
+    return view.Page(items, found.metadata.version, found.metadata.more or "")
+
+
+def event(line: bytes, api_version: str = JOB[0], kind: str = JOB[1]) -> view.Event[Workload]:
+    """One line of a watch."""
+    return view.event(line, _WORKLOAD, lambda found: _workload(found, api_version, kind))
+
+
+def from_object(obj: Mapping[str, Any]) -> Workload:
+    """A Job or another owner as written in a manifest; namespace and uid as for a pod. Raises UserError."""
+    found = view.from_object(obj, WorkloadView)
+    return _workload(found, found.api_version, found.kind)
+
+
+def groups(raw: bytes) -> Mapping[str, tuple[str, ...]]:
+    """Of GET /apis: API group → the versions that are served."""
+    found = view.read(_GROUPS, raw, "list of API groups")
+    return {group.name: tuple(v.version for v in group.versions or ()) for group in found.groups}
+
+
+def resources(raw: bytes) -> frozenset[str]:
+    """Of GET /apis/GROUP/VERSION: the plural names."""
+    found = view.read(_RESOURCES, raw, "list of resources")
+    return frozenset(resource.name for resource in found.resources)
+
+
+def _workload(found: WorkloadView, api_version: str, kind: str) -> Workload:
+    meta, spec = found.metadata, found.spec or WorkloadSpecView()
+    done = (found.status.succeeded if found.status else None) or 0
+    annotations = dict(view.words(meta.annotations))
+    annotations.pop(_LAST_APPLIED, None)
+    return Workload(
+        namespace=intern(meta.namespace or "default"),
+        kind=intern(kind),
+        name=meta.name,
+        uid=Uid(meta.uid or view.OFFLINE_UID),
+        api_version=intern(api_version),
+        annotations=annotations,
+        owners=view.owners(meta.owner_references),
+        active_deadline=spec.active_deadline_seconds,
+        overdue=next(filter(None, map(_overdue, (found.status and found.status.conditions) or ())), ""),
+        size=_size(kind, spec, done),
+        sizes=_sizes([*(spec.pod_groups or ()), *(spec.pod_group_templates or ())]),
+        timeout=spec.schedule_timeout_seconds,
+        parent=_parent(spec),
+    )
+
+
+def _overdue(shown: ConditionView) -> str:
+    """The Job controller says FailureTarget first, since 1.31, and Failed when the pods have gone."""
+    late = shown.status == "True" and shown.reason == DEADLINE_EXCEEDED
+    return shown.message or DEADLINE_EXCEEDED if late and shown.type in ("FailureTarget", "Failed") else ""
+
+
+def _size(kind: str, spec: WorkloadSpecView, done: int) -> int | None:
+    """Pods that make one group complete. `done`: of a Job, those that need not run any more."""
+    match kind:
+        case "Job":
+            return _at_once(spec.parallelism, spec.completions, done)
+        case "JobSet":
+            total = 0
+            for replicated in spec.replicated_jobs or ():
+                inner = replicated.template.spec if replicated.template else None
+                pods = _at_once(inner.parallelism, inner.completions) if inner else 1
+                total += pods * (1 if replicated.replicas is None else replicated.replicas)
+            return total
+        case "LeaderWorkerSet":
+            template = spec.leader_worker_template
+            return 1 if template is None or template.size is None else template.size
+        case "PodGroup":
+            return _gang(spec.scheduling_policy) if spec.min_member is None else spec.min_member
+    return None
+
+
+def _at_once(parallelism: int | None, completions: int | None, done: int = 0) -> int:
+    """Pods of a Job at one time."""
+    most = 1 if parallelism is None else parallelism
+    return most if completions is None else min(most, max(0, completions - done))
+
+
+def _gang(policy: PolicyView | None) -> int | None:
+    return policy.gang.min_count if policy is not None and policy.gang is not None else None
+
+
+def _sizes(templates: list[PodGroupTemplateView]) -> Mapping[str, int]:
+    found = {template.name: _gang(template.scheduling_policy or template.policy) for template in templates}
+    return {name: size for name, size in found.items() if size is not None}
+
+
+def _parent(spec: WorkloadSpecView) -> str:
+    if spec.workload_ref is not None:
+        return spec.workload_ref.workload_name
+    ref = spec.pod_group_template_ref
+    return ref.workload.workload_name if ref is not None and ref.workload is not None else ""

@@ -1,0 +1,139 @@
+"""Bytes to workloads: how many pods make a group complete, in every kind and version that says so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bridge.core.model import Owner, Uid, Workload
+from bridge.errors import ProtocolError
+from bridge.kube import view, workload_view
+
+
+def raw(obj: Any) -> bytes:
+    return json.dumps(obj).encode()
+
+
+def read(kind: str, spec: Any, version: str = "x/v1") -> Workload:
+    return workload_view.workload(raw({"metadata": {"name": "a"}, "spec": spec}), version, kind)
+
+
+def replicated(replicas: int | None = None, **job: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": "r", "template": {"spec": {**job, "template": {"spec": {}}}}}
+    return found if replicas is None else {**found, "replicas": replicas}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "size"),
+    [
+        ("Job", {}, 1),
+        ("Job", {"parallelism": 4}, 4),
+        ("Job", {"parallelism": 4, "completions": 3}, 3),
+        ("Job", {"parallelism": 2, "completions": 8}, 2),
+        ("Job", {"completions": 8}, 1),
+        ("Job", {"parallelism": 0}, 0),
+        ("JobSet", {"replicatedJobs": [replicated()]}, 1),
+        ("JobSet", {"replicatedJobs": [replicated(), replicated(2, parallelism=4, completions=4)]}, 9),
+        ("JobSet", {"replicatedJobs": [replicated(0, parallelism=4), replicated(parallelism=3)]}, 3),
+        ("LeaderWorkerSet", {"replicas": 3, "leaderWorkerTemplate": {"size": 4}}, 4),
+        ("LeaderWorkerSet", {"leaderWorkerTemplate": {}}, 1),
+        ("PodGroup", {"minMember": 5}, 5),
+        ("PodGroup", {"schedulingPolicy": {"gang": {"minCount": 3}}}, 3),
+        ("PodGroup", {"schedulingPolicy": {"basic": {}}}, None),
+        ("ReplicaSet", None, None),
+    ],
+)
+def test_what_makes_one_group_complete(kind: str, spec: Any, size: int | None) -> None:
+    assert read(kind, spec).size == size
+
+
+def test_pods_of_a_job_that_have_succeeded_are_not_waited_for() -> None:
+    obj = {"metadata": {"name": "a"}, "spec": {"parallelism": 4, "completions": 6}}
+    sizes = [
+        workload_view.workload(raw({**obj, "status": {"succeeded": done}})).size for done in (0, 2, 5, 6)
+    ]
+    assert sizes == [4, 4, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"podGroups": [{"name": "w", "policy": {"gang": {"minCount": 4}}},
+                       {"name": "b", "policy": {"basic": {}}}]},
+        {"podGroupTemplates": [{"name": "w", "schedulingPolicy": {"gang": {"minCount": 4}}},
+                               {"name": "b", "schedulingPolicy": {"basic": {}}}]},
+    ],
+    ids=["1.35", "1.36-and-later"],
+)  # fmt: skip
+def test_a_built_in_workload_says_the_size_of_each_of_its_gangs(spec: Any) -> None:
+    found = read("Workload", spec)
+    assert (found.size, found.sizes) == (None, {"w": 4})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"podGroupTemplateRef": {"workload": {"workloadName": "plan", "podGroupTemplateName": "w"}}},
+        {"workloadRef": {"workloadName": "plan", "templateName": "w"}},
+    ],
+    ids=["1.36", "1.37"],
+)
+def test_a_built_in_pod_group_names_its_workload(spec: Any) -> None:
+    assert read("PodGroup", spec).parent == "plan"
+
+
+def test_an_item_of_a_list_is_what_was_asked_for_and_knows_its_owners() -> None:
+    meta = {
+        "name": "j", "namespace": "n", "uid": "u",
+        "annotations": {"a": "b", "kubectl.kubernetes.io/last-applied-configuration": "{…}"},
+        "ownerReferences": [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "s",
+                             "uid": "su", "controller": True}],
+    }  # fmt: skip
+    bare = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta}
+    page = workload_view.page(
+        raw({"metadata": {"resourceVersion": "7"}, "items": [bare]}), "apps/v1", "ReplicaSet"
+    )
+    line = raw({"type": "ADDED", "object": bare})
+    expected = Workload(
+        namespace="n", kind="ReplicaSet", name="j", uid=Uid("u"), api_version="apps/v1",
+        annotations={"a": "b"},
+        owners=(Owner(api_version="jobset.x-k8s.io/v1alpha2", kind="JobSet", name="s", uid=Uid("su"),
+                      controller=True),),
+    )  # fmt: skip
+    assert (page.items, page.version) == ((expected,), "7")
+    assert workload_view.event(line, "apps/v1", "ReplicaSet").object == expected
+    assert (expected.group, expected.owners[0].group) == ("apps", "jobset.x-k8s.io")
+
+
+def test_a_coscheduling_pod_group_says_how_long_it_waits() -> None:
+    assert read("PodGroup", {"minMember": 2, "scheduleTimeoutSeconds": 90}).timeout == 90
+
+
+@pytest.mark.parametrize(
+    ("spec", "group"),
+    [
+        ({"schedulingGroup": {"podGroupName": "g"}}, "g"),
+        ({"schedulingGroup": {}}, ""),
+        ({"workloadRef": {"name": "plan", "podGroup": "w", "podGroupReplicaKey": "3"}}, "plan/w/3"),
+        ({"workloadRef": {"name": "plan", "podGroup": "w"}}, "plan/w/"),
+        ({}, ""),
+    ],
+)
+def test_a_pod_names_its_built_in_group(spec: Any, group: str) -> None:
+    assert view.pod(raw({"metadata": {"name": "a"}, "spec": spec})).scheduling_group == group
+
+
+def test_what_is_served_is_read_and_what_is_no_answer_is_a_protocol_error() -> None:
+    listed = {"kind": "APIGroupList", "groups": [{"name": "apps", "versions": [{"version": "v1"}]}]}
+    assert workload_view.groups(raw(listed)) == {"apps": ("v1",)}
+    assert workload_view.resources(raw({"resources": [{"name": "a"}, {"name": "a/status"}]})) == {
+        "a",
+        "a/status",
+    }
+    for answer in (b"{}", b"404 page not found"):
+        with pytest.raises(ProtocolError):
+            workload_view.groups(answer)
+        with pytest.raises(ProtocolError):
+            workload_view.resources(answer)
