@@ -117,8 +117,7 @@ class Snapshot:
         self.memory.note_job(job, self._watcher.newest(job), record, self._watcher.boot_time)
         self.ledger.job_changed(job)
         yield from self.roster.job_changed(job)
-        asked = self.memory.asker(job)
-        if asked is not None:
+        if (asked := self.memory.asker(job)) is not None:
             yield asked
         mark = record.mark if record else None
         if (

@@ -136,9 +136,7 @@ class JobWatcher:
 
     def unseen(self) -> Iterator[JobId]:
         """Live jobs of ours that nobody has read yet."""
-        return (
-            job for job, states in self._states.items() if job not in self.records and not is_ended(states)
-        )
+        return (j for j, states in self._states.items() if j not in self.records and not is_ended(states))
 
     def covers(self, job: JobId) -> bool:
         """The last complete poll looked for this job: its absence there says something."""

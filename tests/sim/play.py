@@ -23,10 +23,7 @@ from bridge.core.model import GroupKey, JobId, Mark, Uid, is_ended, is_granted
 from bridge.core.picture import Change
 from bridge.names import OPTION_PREFIX
 from tests.sim import accidents
-from tests.sim.controllers import Controllers
-from tests.sim.loop import Stuck, run
-from tests.sim.schedule import (
-    GPUS,
+from tests.sim.actions import (
     Action,
     BooksAway,
     Clock,
@@ -45,7 +42,6 @@ from tests.sim.schedule import (
     NodeAway,
     Retime,
     Rival,
-    Schedule,
     SlurmCrash,
     SlurmDown,
     SlurmFault,
@@ -54,6 +50,9 @@ from tests.sim.schedule import (
     Suspend,
     Watch,
 )
+from tests.sim.controllers import Controllers
+from tests.sim.loop import Stuck, run
+from tests.sim.schedule import GPUS, Schedule
 from tests.sim.simulation import Simulation, mark_of
 from tests.sim.witness import Seen
 from tests.worlds.slurm_faults import Fault, Kind

@@ -27,9 +27,10 @@ from bridge.kube import store
 from bridge.names import NODE_ANNOTATION
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.watch import JobWatcher
+from tests.sim.actions import Create, JobEnds, SlurmDown
 from tests.sim.play import play
 from tests.sim.runner import silence
-from tests.sim.schedule import Create, JobEnds, Options, Schedule, SlurmDown, Step, draw
+from tests.sim.schedule import Options, Schedule, Step, draw
 
 SEEDS = 150  # that a mutant may survive at most
 Patch = pytest.MonkeyPatch

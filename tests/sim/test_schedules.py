@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from bridge.core.invariants import Violation
+from tests.sim.actions import Create, Delete, Kill
 from tests.sim.play import play
 from tests.sim.runner import Past, run_seeds, story
-from tests.sim.schedule import Create, Delete, Kill, Options, Schedule, Step, draw
+from tests.sim.schedule import Options, Schedule, Step, draw
 from tests.sim.shrink import shrink
 from tests.sim.witness import Seen
 

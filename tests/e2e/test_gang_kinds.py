@@ -1,0 +1,106 @@
+"""JobSets, LeaderWorkerSets and PodGroups, made by their real controllers, are one job of Slurm's each."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import kube as k
+from tests.e2e.kube import Object
+from tests.e2e.scene import Scene
+from tests.e2e.slurm import Job
+from tests.e2e.test_kinds import (
+    GROUPS,
+    JOBSETS,
+    LEADER_WORKER_SETS,
+    POD_GROUPS,
+    WORKLOADS,
+    applied,
+    one_of,
+    template,
+)
+from tests.e2e.waiting import eventually
+
+pytestmark = pytest.mark.real
+
+LWS = "leaderworkerset.sigs.k8s.io/"
+
+
+def _jobs(scene: Scene, pods: list[Object]) -> list[Job]:
+    numbers = {k.job_label(pod) for pod in pods}
+    found = [scene.slurm.job(number) for number in sorted(filter(None, numbers))]
+    return [job for job in found if job is not None]
+
+
+def _one_job(scene: Scene, pods: list[Object]) -> Job:
+    (job,) = _jobs(scene, pods)
+    assert job.uids == {k.uid(pod) for pod in pods}
+    return job
+
+
+def test_all_pods_of_a_jobset_that_asks_for_it_are_one_job(scene: Scene) -> None:
+    spec = {"replicatedJobs": [one_of("driver", 1, 1), one_of("workers", 2, 2)]}
+    with applied(scene, JOBSETS, "train", spec, {"gang": "true"}) as path:
+        pods = scene.all_running(5)
+        job = _one_job(scene, pods)
+        for pod in pods:
+            scene.finish(pod["metadata"]["name"])
+        scene.job_becomes(job.id, "COMPLETED")
+        eventually(
+            "the JobSet is complete",
+            lambda: scene.kube.must("GET", path).get("status", {}).get("terminalState") == "Completed",
+        )
+
+
+def test_each_group_of_a_leader_worker_set_is_one_job_and_is_made_again_as_one(scene: Scene) -> None:
+    long = template()
+    long["spec"]["restartPolicy"] = "Always"
+    spec = {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": long}}
+    with applied(scene, LEADER_WORKER_SETS, "serve", spec, {}):
+        pods = scene.all_running(6)
+        groups = [[p for p in pods if p["metadata"]["labels"][f"{LWS}group-index"] == i] for i in ("0", "1")]
+        first, second = (_one_job(scene, group) for group in groups)
+        assert first.id != second.id
+        lost = next(p for p in groups[0] if p["metadata"]["labels"][f"{LWS}worker-index"] == "1")
+        scene.delete(lost["metadata"]["name"])
+
+        def anew() -> list[Object]:
+            mine = [p for p in scene.pods() if p["metadata"]["labels"].get(f"{LWS}group-index") == "0"]
+            new = {k.uid(p) for p in mine}.isdisjoint(k.uid(p) for p in groups[0])
+            return mine if new and len(mine) == 3 and all(k.phase(p) == "Running" for p in mine) else []
+
+        again = eventually("the whole group runs anew", anew, 90, every=0.2)
+        assert _one_job(scene, again).id != first.id
+        assert scene.job_becomes(second.id, "RUNNING").uids == {k.uid(p) for p in groups[1]}
+
+
+def test_pods_that_name_a_pod_group_start_when_there_are_enough(scene: Scene) -> None:
+    def pod(name: str) -> Object:
+        made = k.pod(name)
+        made["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "group"}
+        return made
+
+    with applied(scene, POD_GROUPS, "group", {"minMember": 3}, {}):
+        uids = [scene.create(pod(name)) for name in ("a", "b")]
+        scene.says("a", "of 3 are there")
+        assert not scene.slurm.jobs_of(*uids)
+        scene.create(pod("c"))
+        pods = scene.all_running(3)
+        job = _one_job(scene, pods)
+        scene.create(pod("d"))
+        late = scene.running("d")
+        assert k.job_label(late) != job.id
+
+
+def test_pods_of_a_built_in_pod_group_are_one_job(scene: Scene) -> None:
+    gang = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    plan = {"podGroupTemplates": [{"name": "w", **gang}]}
+    ref = {"workload": {"workloadName": "plan", "podGroupTemplateName": "w"}}
+    with (
+        applied(scene, WORKLOADS, "plan", plan, {}),
+        applied(scene, GROUPS, "group", {"podGroupTemplateRef": ref, **gang}, {}),
+    ):
+        for name in ("a", "b", "c"):
+            made = k.pod(name)
+            made["spec"]["schedulingGroup"] = {"podGroupName": "group"}
+            scene.create(made)
+        _one_job(scene, scene.all_running(3))
