@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from bridge.core import grouping
+from bridge.core.attempt import of_pod
 from bridge.core.grouping import wishes
 from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, family_uid, generation_of
 from bridge.core.grouping.owners import chain
@@ -86,10 +87,10 @@ class Families:
         mark = self._mark(job)
         if mark is None or mark.cluster != self._cluster or not generation_of(mark.group):
             return
-        alive = self._alive(job)
+        known = self._watcher.newest(job) is not None or self._alive(job)
         for uid in mark.uids:
             jobs = self._named.setdefault(uid, set())
-            (jobs.add if alive else jobs.discard)(job)
+            (jobs.add if known else jobs.discard)(job)
             if not jobs:
                 del self._named[uid]
 
@@ -110,10 +111,23 @@ class Families:
         live = (job for job in named if self._alive(job) and (mark := self._mark(job)) and pod in mark.uids)
         return tuple(sorted(live, key=lambda job: (not is_granted(self._states(job)), job)))
 
+    def _cancelled(self, pod: Uid) -> Mark | None:
+        """Of the job of a waiting pod that somebody ended, and that takes its whole gang along: the bridge writes the
+        next attempt on its pods before it ends a job itself."""
+        known = self._store.pods.ours.get(pod)
+        if known is None or known.node:
+            return None
+        for job in sorted(self._named.get(pod, ())):
+            mark = self._mark(job)
+            taken = self._states(job) & {"CANCELLED", "DEADLINE"} and "REVOKED" not in self._states(job)
+            if mark is not None and taken and pod in mark.uids and of_pod(known).number <= mark.attempt:
+                return mark
+        return None
+
     def named(self, pod: Uid) -> GroupKey | None:
-        """The group of the live job of a gang that names it, whether or not its workload is here."""
+        """The group of the job of a gang that names it, whether or not its workload is here."""
         jobs = self.jobs_naming(pod)
-        mark = self._mark(jobs[0]) if jobs else None
+        mark = self._mark(jobs[0]) if jobs else self._cancelled(pod)
         return mark.group if mark is not None else None
 
     def _alive(self, job: JobId) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from bridge.core.attempt import of_pod
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts, Member
 from bridge.core.grouping import build
@@ -114,12 +115,15 @@ def roll(facts: Facts, record: JobRecord) -> Iterator[Step]:
     if mark is None or facts.group.gang is None or not is_granted(record.states):
         return
     here = [m.pod for m in at_home(facts)]
-    if all(pod.uid in mark.uids for pod in here):
+    attempt = max(mark.attempt, *(of_pod(pod).number for pod in here), 0)
+    if attempt == mark.attempt and all(pod.uid in mark.uids for pod in here):
         return
-    # Also those that have ended, as the job was theirs; a workload that goes on for ever must not fill it.
-    over = [m.pod for m in facts.members if m.exists and m.pod not in here and m.pod.uid in mark.uids]
-    pods = (*here, *over[-KEPT * len(here) :])
-    renewed = replace(mark, uids=tuple(p.uid for p in pods), pods=tuple(p.ref for p in pods))
+    # Also those that have ended or gone, as the job was theirs; a workload that goes on for ever must not fill it.
+    present = {pod.uid for pod in here}
+    over = [named for named in zip(mark.uids, mark.pods, strict=False) if named[0] not in present]
+    named = (*((pod.uid, pod.ref) for pod in here), *over[-KEPT * len(here) :])
+    uids, refs = tuple(uid for uid, _ in named), tuple(ref for _, ref in named)
+    renewed = replace(mark, attempt=attempt, uids=uids, pods=refs)
     yield AdoptJob(id=record.id, mark=renewed)
 
 

@@ -153,9 +153,14 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
     ]
     if earlier:
         why = f"its grant was given up; attempt {facts.attempt.number} follows"
+        among = pods if facts.group.gang is not None else []
+        behind = [pod for pod in among if attempts.of_pod(pod).number < facts.attempt.number]
         return Decision(
             verdict=Verdict(Reason.LOST_GRANT, why),
-            steps=tuple(EndJob(id=s.id, wait_status=None, why=why) for s in earlier),
+            steps=(
+                *(Forsake(pod=pod, attempt=facts.attempt) for pod in behind),
+                *(EndJob(id=s.id, wait_status=None, why=why) for s in earlier),
+            ),
         )
     current = [s for s in facts.sights.values() if s.id in facts.current and s.states is not None]
     mine = [s for s in current if facts.owns(s.record) and not s.never_ran]
@@ -195,6 +200,10 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
 def _taken_back(facts: Facts, pods: list[Pod], why: str) -> Decision:
     """The jobs of a gang that has lost a member; where its pods are on their way, none is bound any more first."""
     live = [s for s in facts.sights.values() if s.live and facts.owns(s.record)]
+    ended = (s.read for s in facts.sights.values() if s.id in facts.current and facts.owns(s.record))
+    taken = next((r for r in ended if r is not None and r.states & {"CANCELLED", "DEADLINE"}), None)
+    if taken is not None and not live:
+        return _ended_before_bound(facts, pods, taken)
     hidden = tuple(s.id for s in facts.sights.values() if facts.hidden(s.id) and facts.lived(s.id))
     hidden = (*hidden, *sorted(facts.doubted))
     if hidden and not live:

@@ -14,7 +14,7 @@ from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_w
 from bridge.core.ends import end_doubles, end_pods, evidence
 from bridge.core.facts import NEVER, Facts, Member, Sight
 from bridge.core.limits import early, told, user_end
-from bridge.core.model import JobId, JobRecord, Pod, is_granted
+from bridge.core.model import JobId, JobRecord, Pod, is_ended, is_granted
 from bridge.core.steps import Decision, NameJob, Release, SetConditions, Step
 from bridge.core.strays import stray
 from bridge.core.takeover import alone, label_of
@@ -174,6 +174,7 @@ def _upkeep(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Ste
     steps: list[Step] = []
     for member in running:
         bound = max(facts.slurm_now, record.started)  # a clock that is in doubt is too early
+        bound = min(bound, record.ended) if is_ended(record.states) and record.ended else bound
         wanted = [c for c in (scheduled_repair(member.pod, bound),) if c is not None]
         shown = job_condition(record, facts.now, note=told(facts, record))
         if member.pod.condition(JOB_CONDITION) is not None and worth_writing(member.pod, shown, facts.now):
