@@ -35,6 +35,7 @@ from bridge.kube.store import Store
 from bridge.ledger import Ledger
 from bridge.memory import Memory
 from bridge.names import JOB_ID_LABEL
+from bridge.owners import Owners
 from bridge.roster import Roster
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.watch import JobWatcher
@@ -76,17 +77,15 @@ class Snapshot:
         )
         store.nodes.on_change(self._on_node)
         self._nodes: dict[SlurmNode, Node] = {}
-        self._names: dict[
-            SlurmNode, KubeNode
-        ] = {}  # also of nodes that have gone, whose containers may run on
+        self._names: dict[SlurmNode, KubeNode] = {}  # also of nodes that have gone
         self._nodes_version = -1
         self._duplicates: tuple[str, ...] = ()
         self.memory = Memory(monotonic)
         by_resource = settings.jobs.gresByResource.items()
         self.gpu_resources = tuple(name for name, gres in by_resource if devices.is_gpu(gres))
-        self._translator = Translator(
-            store, self.memory, settings.jobs, cluster, self.nodes, self._longest, wall
-        )
+        self.owners = Owners(kube, store, monotonic)
+        place = (cluster, self.nodes, self._longest, wall, self.owners)
+        self._translator = Translator(store, self.memory, settings.jobs, *place)
         self.ledger = Ledger(
             store,
             self.kube_name,

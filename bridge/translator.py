@@ -19,8 +19,9 @@ from bridge.core.model import Gang, Group, GroupKey, JobSpec, Node, Pod, SlurmNo
 from bridge.errors import UserError
 from bridge.kube.store import Store
 from bridge.memory import Memory
+from bridge.owners import Owners
 
-OWNER_PATIENCE = 10.0  # seconds that a pod waits for its owner to show up; an orphaned pod goes on without
+OWNER_PATIENCE = 10.0  # seconds that a pod waits for what stands above it to show up; then it goes on without
 KEPT = 20_000  # answers; then all are forgotten
 
 
@@ -45,6 +46,7 @@ class Translator:
         nodes: Callable[[], Mapping[SlurmNode, Node]],
         longest: Callable[[str], int | None],
         wall: Callable[[], float],
+        owners: Owners,
     ) -> None:
         self._store = store
         self._memory = memory
@@ -53,6 +55,7 @@ class Translator:
         self._nodes = nodes
         self._longest = longest
         self._wall = wall
+        self._owners = owners
         self._answers: dict[GroupKey, _Answer] = {}
 
     def job(
@@ -109,7 +112,8 @@ class Translator:
     def unread_owner(self, key: GroupKey, pods: Sequence[Pod]) -> str:
         """The pods' watch may run ahead of their owner's: its annotations must not be missed."""
         awaited = self._above(pods).awaited
-        return "" if self._memory.known_for(key) > OWNER_PATIENCE else awaited
+        waits = self._owners.awaited(pods) or self._memory.known_for(key) <= OWNER_PATIENCE
+        return awaited if waits else ""
 
     def _above(self, pods: Sequence[Pod]) -> Chain:
         return chain(pods[0], self._store.lookup) if pods else Chain()

@@ -132,7 +132,9 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
     if (others := gangs.gathering(facts, pods)) is not None and not facts.unread:
         return others
     if facts.unread:
-        return Decision(verdict=Verdict(Reason.GATHERING, f"{facts.unread} has not been read yet"), again=0.2)
+        verdict = Verdict(Reason.GATHERING, f"{facts.unread} has not been read yet")
+        steps = _waits(facts, pods, verdict).steps if facts.known_for > PATIENCE else ()
+        return Decision(verdict=verdict, steps=steps, again=0.2)
     if facts.refusal is not None:
         return _refused(facts, pods, facts.refusal.text, facts.refusal.retry_in)
     if not facts.slurm_fresh:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from bridge.core.lease import LeaseRecord
-from bridge.core.model import Condition, KubeNode, Node, Pod, Uid
+from bridge.core.model import Condition, KubeNode, Node, Pod, Uid, Workload
 from bridge.errors import BridgeError, ProtocolError
 from bridge.kube import leases, view, workload_view
 from bridge.kube.kinds import Kind, pods
@@ -108,6 +108,10 @@ class KubeClient:
 
     async def node(self, name: KubeNode) -> Node:
         return view.node((await self._call("get", "nodes", "GET", f"/api/v1/nodes/{quote(name)}")).body)
+
+    async def job(self, namespace: str, name: str) -> Workload:
+        path = f"/apis/batch/v1/namespaces/{quote(namespace)}/jobs/{quote(name)}"
+        return workload_view.workload((await self._call("get", "jobs", "GET", path)).body)
 
     async def version(self) -> str:
         """The API server's, "v1.36.3"."""

@@ -54,6 +54,7 @@ UNKNOWN_NODE = 2018  # Slurm's error number for a node name that it doesn't know
 OVER_LIMITS = frozenset({2050, 2051})  # Slurm's error numbers for a limit of a QOS, association or partition
 STALE = 2.0  # seconds: that a job is to end is decided anew when the steps before it took longer, as it frees devices
 NODES_BUSY = 2016  # Slurm's error number for a place that others hold
+ASK_FOR_OWNER = 2.0  # seconds without the Job of a pod
 UNSYNCED_PAUSE = 0.1  # seconds between looks while the first lists are under way
 
 
@@ -156,6 +157,8 @@ class GroupsLoop:
             if not self._snapshot.synced:
                 self.queue.add_after(key, UNSYNCED_PAUSE)
             return
+        if facts.unread and facts.known_for > ASK_FOR_OWNER:
+            await self._snapshot.owners.ask(facts.members[0].pod)
         if not facts.doubted and not (facts.held and facts.unknown):
             self._snapshot.roster.answered(key)
         decision = self._guarded(key, decide(facts))

@@ -288,10 +288,11 @@ def test_a_double_that_we_cancelled_is_not_taken_for_a_persons_cancel() -> None:
     assert decision.verdict.reason == Reason.LOST_GRANT
 
 
-def test_nothing_is_submitted_before_the_owner_has_been_read() -> None:
-    decision = decide(facts(pod(), unread="Job default/train"))
+def test_nothing_is_submitted_before_the_owner_has_been_read_and_the_pod_says_so_after_a_while() -> None:
+    decision = decide(facts(pod(), unread="Job default/train", known_for=1.0))
     assert decision.steps == ()
     assert "Job default/train" in decision.verdict.text
+    assert kinds(decide(facts(pod(), unread="Job default/train", known_for=11.0))) == ["SetConditions"]
 
 
 def test_after_too_many_lost_grants_the_pod_says_that_it_waits_for_a_person() -> None:

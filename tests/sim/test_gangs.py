@@ -10,6 +10,7 @@ import pytest
 
 from bridge.core.model import is_ended
 from bridge.names import COMPLETION_INDEX, GPUS_ANNOTATION, OPTION_PREFIX
+from tests.sim.accidents import kube
 from tests.sim.simulation import Simulation, mark_of
 from tests.sim.test_story import play, running
 from tests.sim.test_vanished import condition, forget, going, node_of
@@ -219,13 +220,36 @@ def test_a_cancelled_job_takes_all_its_pods_along(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_half_a_gang_that_started_begins_anew_when_its_time_is_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("there", [True, False], ids=["unseen", "gone"])
+def test_a_pod_whose_job_no_watch_has_shown_does_not_start_alone_before_it_is_known_to_be_gone(
+    tmp_path: Path, there: bool
+) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
-        gang = Gang(sim, "g", 2, gpus=5, gang_timeout="120")
-        names = gang.pods()
-        await sim.until(lambda: live(sim) and live(sim)[0].nodes, 10)
-        sim.cordon("n2", True)
-        await sim.until(lambda: running(sim, names[0]) or not live(sim), 20)
+        await sim.settle(1)
+        sim.kube.drop_events("jobs")
+        gang = Gang(sim, "g", 2)
+        names = [gang.pod(0)]
+        if not there:
+            sim.kube.storage.delete("jobs", "default", "g", {})
+        await sim.settle(30)
+        assert bool(sim.slurm.jobs) is not there
+        names.append(gang.pod(1))
+        await sim.until(lambda: all_run(sim, names), 30)
+        assert len(live(sim)) == (1 if there else 2)
+
+    play(tmp_path, scene)
+
+
+def test_half_a_gang_holds_its_nodes_no_longer_than_gang_timeout(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        names = Gang(sim, "g", 2, gpus=5, gang_timeout="120").pods()
+        sim.kube.faults.plan(kube("403"), verb="bind", name=names[1], times=10_000)
+        await sim.until(lambda: running(sim, names[0]), 20)
+        await sim.settle(100)
+        assert running(sim, names[0])
+        assert not running(sim, names[1])
+        await sim.until(lambda: all(going(sim, name) for name in names), 60)
 
     play(tmp_path, scene)
