@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bridge.core import devices, held
+from bridge.core.attempt import of_pod
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.ends import drains, end_doubles, end_pods, evidence, recalled, restarted
 from bridge.core.facts import ClaimRefused, Facts, Member, Sight
@@ -143,7 +144,11 @@ def _anew(facts: Facts, record: JobRecord, pod: Pod) -> bool:
     """A claim, or a start that slurmctld had lost."""
     # slurmctld came up since the binding: a start that is later is another one, whichever boot undid the first.
     skew = 0.0 if pod.bound_at < facts.booted else CLOCK_SKEW
-    return facts.claims(record) or restarted(facts, record, pod, skew)
+    mark = record.mark
+    back = (
+        mark is not None and mark.attempt < of_pod(pod).number
+    )  # an earlier attempt's, that a crash brought back
+    return back or facts.claims(record) or restarted(facts, record, pod, skew)
 
 
 def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:

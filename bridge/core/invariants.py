@@ -14,6 +14,7 @@ from functools import lru_cache, wraps
 from typing import Final, TypeVar
 
 from bridge.core import devices, held, hostlist
+from bridge.core.attempt import of_pod
 from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Pod, Uid, is_ended, is_granted
 from bridge.core.picture import Change, Picture
 from bridge.core.verdict import Reason
@@ -179,7 +180,13 @@ def _placed_anew(picture: Picture, job: JobRecord, node: KubeNode) -> bool:
         return True
     uids = job.mark.uids if job.mark is not None else ()
     pods = (pod for pod in picture.pods if pod.uid in uids and pod.node == node and pod.bound_at)
-    return picture.closed(node) and any(job.started > pod.bound_at + picture.skew for pod in pods)
+    return picture.closed(node) and any(_begun_anew(picture, job, pod) for pod in pods)
+
+
+def _begun_anew(picture: Picture, job: JobRecord, pod: Pod) -> bool:
+    """Under its pod; or it is an earlier attempt's, which a crash of slurmctld brought back to life."""
+    back = job.mark is not None and job.mark.attempt < of_pod(pod).number
+    return back or job.started > pod.bound_at + picture.skew
 
 
 @_invariant

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bridge.core import gangs, held, waiting
-from bridge.core.claims import claim, miscounted
+from bridge.core.claims import SETTLED, claim, miscounted
 from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_writing
 from bridge.core.ends import end_doubles, end_pods, evidence
 from bridge.core.facts import NEVER, Facts, Member, Sight
@@ -214,6 +214,8 @@ def _again(facts: Facts, running: list[Member], record: JobRecord) -> float | No
         waits.append(PENDING_LOOK)
     if facts.boot_grace and evidence(replace(facts, boot_age=NEVER), record, [m.pod for m in running]):
         waits.append(max(1.0, facts.limits.boot_grace - facts.boot_age))
+    if facts.boot_grace and (young := SETTLED - (facts.slurm_now - record.started)) > 0:
+        waits.append(young + 1.0)  # then a miscount counts
     if (limit := _until_limit(facts, record)) is not None:
         waits.append(limit)
     return min(waits, default=None)

@@ -6,6 +6,8 @@ must stay true:
 - One question at a time, each with a deadline, and a pause after one that failed.
 - A failure is no answer: the job stays open, and is asked for again when the others have had their turn. Only when
   nobody has had an answer for PATIENCE is it given up; that, like "no such job", is None, and says nothing.
+- A row of a job that has not ended, which slurmctld denies, is an answer only while slurmctld has nothing to send:
+  after an outage of slurmdbd it tells ends late.
 - A job that left the list before our eyes is not asked for: an end of it would have been listed for MinJobAge.
 """
 
@@ -17,8 +19,8 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from bridge.core.model import JobId, JobRecord
-from bridge.errors import BridgeError, UserError
+from bridge.core.model import JobId, JobRecord, is_ended
+from bridge.errors import BridgeError, Busy, UserError
 from bridge.slurm.client import SlurmClient
 
 TIMEOUT: Final = 5.0  # seconds for one answer; 50 ms when all is well
@@ -98,7 +100,7 @@ class Archive:
             record = None
             if self._now() - max(since, self._answered) < PATIENCE:
                 try:
-                    record = await self._client.accounted(job, TIMEOUT)
+                    record = await self._asked(job)
                 except Exception as error:
                     await self._failed(job, error)
                     continue
@@ -107,6 +109,16 @@ class Archive:
                 self._answers[job] = (record, self._now())
                 self._told(job)
             await self._sleep(0.0)
+
+    async def _asked(self, job: JobId) -> JobRecord | None:
+        """Raises Busy for a row that slurmctld may be about to change."""
+        record = await self._client.accounted(job, TIMEOUT)
+        if record is None or is_ended(record.states):
+            return record
+        if unsent := await self._client.unsent():
+            why = f"slurmctld has {unsent} messages that slurmdbd has not got yet"
+            raise Busy(why).saying(why)
+        return await self._client.accounted(job, TIMEOUT)  # what was on its way then has arrived
 
     async def _failed(self, job: JobId, error: Exception) -> None:
         """The others first: it may be this very answer that can't be had."""

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
@@ -168,18 +168,19 @@ class SlurmClient:
 
     async def accounted(self, job: JobId, timeout: float) -> JobRecord | None:
         """What Slurm's accounting has under this id, of the last submit. None: nothing of this Slurm cluster."""
-        route = "slurmdb/job/{id}"
-        answer = await self._read(
-            route, f"job/{job}", wire.AccountedAnswer, lane=self._accounts, timeout=timeout, base="slurmdb"
-        )
+        ask: dict[str, Any] = {"lane": self._accounts, "timeout": timeout, "base": "slurmdb"}
+        answer = await self._read("slurmdb/job/{id}", f"job/{job}", wire.AccountedAnswer, **ask)
         return translate.accounted(answer, job)
+
+    async def unsent(self) -> int:
+        """Messages for slurmdbd that slurmctld has not sent yet: what the accounting says may be out of date."""
+        diag = await self._read("diag/", "diag/", wire.DiagAnswer, lane=self._polls)
+        return diag.statistics.dbd_agent_queue_size
 
     async def graces_of_qos(self, timeout: float) -> dict[str, float]:
         """Seconds that a preempted job has left, by QOS; Slurm's accounting tells."""
-        route = "slurmdb/qos/"
-        answer = await self._read(
-            route, "qos/", wire.QosAnswer, lane=self._accounts, timeout=timeout, base="slurmdb"
-        )
+        ask: dict[str, Any] = {"lane": self._accounts, "timeout": timeout, "base": "slurmdb"}
+        answer = await self._read("slurmdb/qos/", "qos/", wire.QosAnswer, **ask)
         return {q.name: float(q.limits.grace_time) for q in answer.qos}
 
     async def partitions(self) -> dict[str, Partition]:

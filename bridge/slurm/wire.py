@@ -227,6 +227,7 @@ class PingAnswer(Envelope, frozen=True, kw_only=True):
 class Statistics(Wire, frozen=True):
     req_time: Number = UNSET
     req_time_start: Number = UNSET
+    dbd_agent_queue_size: int = 0  # messages for slurmdbd that slurmctld has not sent yet
 
 
 class DiagAnswer(Envelope, frozen=True, kw_only=True):

@@ -71,7 +71,7 @@ def test_where_accounting_tells_no_end_the_place_is_claimed_as_ever(tmp_path: Pa
         assert running(sim, "p")
         assert (sim.slurm.jobs[job].nodes, "RUNNING" in sim.slurm.jobs[job].states) == ((node,), True)
         await asyncio.sleep(600.0)
-        assert sim.slurm.count("GET slurmdb/job/{id}") == 1
+        assert sim.slurm.count("GET slurmdb/job/{id}") == (2 if says == "runs" else 1)
 
     play(tmp_path, scene)
 
@@ -145,6 +145,27 @@ def test_trouble_with_accounting_brings_no_job_back_to_life_that_a_person_cancel
     play(tmp_path, scene)
 
 
+def test_an_end_that_slurmctld_tells_the_accounting_late_counts_all_the_same(tmp_path: Path) -> None:
+    """slurmdbd was away, and is back before slurmctld has sent it what happened."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.start()
+        await alone(sim)
+        job = sim.job_of("p")
+        sim.slurm.books.late = True
+        await away(sim, (job, "CANCELLED"))
+        sim.start()
+        await asyncio.sleep(30.0)
+        assert running(sim, "p")
+        assert job not in sim.slurm.jobs, "its place is not asked for"
+        sim.slurm.books.catch_up()
+        await asyncio.sleep(60.0)
+        assert sim.pod("p") is None
+
+    play(tmp_path, scene)
+
+
 def test_a_wiped_slurmctld_costs_nobody_anything_whatever_the_books_say_of_live_jobs(tmp_path: Path) -> None:
     async def scene(sim: Simulation) -> None:
         sim.slurm.books.open = True
@@ -158,7 +179,7 @@ def test_a_wiped_slurmctld_costs_nobody_anything_whatever_the_books_say_of_live_
         forget(sim, job)
         sim.start()
         await sim.until(lambda: job in sim.slurm.jobs, 10.0)
-        assert sim.slurm.count("GET slurmdb/job/{id}") == 1
+        assert sim.slurm.count("GET slurmdb/job/{id}") == 2
         await sim.settle(400.0)
         assert running(sim, "p")
 

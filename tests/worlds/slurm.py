@@ -236,7 +236,8 @@ class SlurmWorld(Cluster):
                 return self._ok({"slurm_conf_meta": meta, "slurm_conf": conf})
             case "GET diag/":
                 times = {"req_time": number(int(self.clock())), "req_time_start": number(int(self.booted))}
-                return self._ok({"statistics": {**times, **self.counts}})
+                unsent = {"dbd_agent_queue_size": len(self.books.unsent)}
+                return self._ok({"statistics": {**times, **self.counts, **unsent}})
             case "GET jobs/state/":
                 listed = [{"job_id": str(j.id), "state": sorted(j.states)} for j in self.jobs.values()]
                 return self._ok({"jobs": listed})

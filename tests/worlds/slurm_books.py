@@ -22,9 +22,21 @@ class Books:
         self.answers = True
         self.graces = {QOS: 0, "high": 0}  # seconds that a preempted job gets, by QOS
         self.rows: dict[tuple[JobId, float], WorldJob] = {}
+        self.late = False  # slurmctld can't send it anything
+        self.unsent: list[WorldJob] = []
 
     def note(self, job: WorldJob) -> None:
-        self.rows[job.id, job.submitted] = job
+        if self.late:
+            self.unsent.append(job)
+        else:
+            self.rows[job.id, job.submitted] = job
+
+    def catch_up(self) -> None:
+        """slurmctld sends what it has kept."""
+        self.late = False
+        for job in self.unsent:
+            self.note(job)
+        self.unsent.clear()
 
     def of(self, job: JobId) -> list[WorldJob]:
         """Every submit of that id, oldest first."""
