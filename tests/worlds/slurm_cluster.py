@@ -288,6 +288,8 @@ class Cluster:
             wanted = job.layout.count(node.name) if job.layout else left
             if node.name in job.excluded or not wanted or (node.drained and not empty):
                 continue
+            if job.required and node.name not in job.required:
+                continue
             here = holders.get(node.name, [])
             free = sorted(set(range(node.gpus)) - {i for j in here for i in j.gpus[node.name]})
             if any(j.whole for j in here) or (job.whole and here):
