@@ -29,6 +29,7 @@ from tests.patience import PATIENCE
 from tests.worlds.slurm import SlurmWorld
 from tests.worlds.slurm_completion import WorldCompletion
 from tests.worlds.slurm_faults import Fault, Kind
+from tests.worlds.slurm_jobs import WorldNode
 
 REPO = Path(__file__).resolve().parents[2]
 FACTS_ENV = (
@@ -187,7 +188,7 @@ async def _cleaned_up(slurm: Slurm) -> AsyncIterator[None]:
 
 
 def _world(tmp_path: Path, version: int) -> Slurm:
-    world = SlurmWorld(version=version)
+    world = SlurmWorld(tuple(WorldNode(f"k{n:04}") for n in range(1, 5)), version=version)
     token = tmp_path / "token"
     token.write_text(world.token)
     settings = SlurmSettings(slurmRestApi="http://world", slurmTokenFile=token)

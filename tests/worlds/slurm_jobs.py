@@ -60,6 +60,7 @@ class WorldJob:
         None  # of a gang: as many on a node as fit; cpus, memory and gpu_count are then a task's
     )
     layout: tuple[str, ...] = ()  # one node a task
+    a_node: int | None = None  # tasks on one node at most
     # what it has
     held: dict[str, int] = field(default_factory=dict)  # node → tasks there, of a gang
     gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)  # node → device indices, in Slurm's order
