@@ -28,6 +28,7 @@ from bridge.kube.client import ClusterWire, KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.informer import Informer
 from bridge.kube.leader import Leader
+from bridge.kube.storage import Storage
 from bridge.kube.store import Store
 from bridge.log import logger
 from bridge.loops.groups import GroupsLoop
@@ -200,7 +201,9 @@ class Bridge:
             Informer(kube, nodes, self._store.nodes, clock=monotonic),
             Informer(kube, jobs, self._store.workloads, clock=monotonic),
         )
-        probes = pages(self.snapshot.missing, lambda: [*self.snapshot.notes(), *guard.notes(), *self._ends()])
+        self._storage = Storage(kube, self._store, monotonic)
+        notes = (self.snapshot.notes, guard.notes, self._ends, self._storage.notes)
+        probes = pages(self.snapshot.missing, lambda: [note for each in notes for note in each()])
         ledger = self.snapshot.ledger
         ledger.changed = lambda key: self._groups.queue.add(key, urgent=True)
         grants = Grants(
@@ -256,6 +259,7 @@ class Bridge:
             async with asyncio.TaskGroup() as tasks:
                 for informer, name in zip(self._informers, ("pods", "nodes", "jobs"), strict=True):
                     tasks.create_task(informer.run(), name=name)
+                tasks.create_task(self._storage.run(), name="storage")
                 tasks.create_task(self._watcher.run(), name="slurm-watcher")
                 tasks.create_task(self._groups.run(), name="groups")
                 tasks.create_task(self._sweep.run(), name="sweep")

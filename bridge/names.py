@@ -45,6 +45,9 @@ OPTION_PREFIX: Final = "slurmjob.slinky.slurm.net/"  # users write; core.overrid
 
 # --- labels of others -----------------------------------------------------------------------------
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Job controller writes; grouping reads
+SELECTED_NODE_ANNOTATION: Final = (
+    "volume.kubernetes.io/selected-node"  # kube-scheduler writes on a claim: where its volume is made
+)
 EXTENDED_DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"  # DRA resources by device class
 
 # --- the bridge's Lease ---------------------------------------------------------------------------

@@ -42,8 +42,15 @@ class ResourcesView(Struct):
     limits: dict[str, Quantity] | None = None
 
 
+class PortView(Struct, rename={"host_port": "hostPort", "host_ip": "hostIP"}):
+    host_port: int | None = None
+    host_ip: str | None = None
+    protocol: str | None = None
+
+
 class ContainerView(Struct, rename="camel"):
     name: str = ""
+    ports: list[PortView] | None = None
     resources: ResourcesView | None = None
     restart_policy: str | None = None
 
@@ -54,6 +61,56 @@ class GateView(Struct):
 
 class ClaimView(Struct):
     name: str = ""
+
+
+class RequirementView(Struct):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class TermView(Struct, rename="camel"):
+    match_expressions: list[RequirementView] | None = None
+    match_fields: list[RequirementView] | None = None
+
+
+class SelectorView(Struct, rename="camel"):
+    node_selector_terms: list[TermView] | None = None
+
+
+class NodeAffinityView(Struct, rename={"required": "requiredDuringSchedulingIgnoredDuringExecution"}):
+    required: SelectorView | None = None
+
+
+class AffinityView(Struct, rename="camel"):
+    node_affinity: NodeAffinityView | None = None
+
+
+class TolerationView(Struct):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class TaintView(Struct):
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class VolumeSourceView(Struct, rename="camel"):
+    claim_name: str = ""
+
+
+class EphemeralView(Struct):
+    """Its presence is all we need: the claim has the name of the pod and of the volume."""
+
+
+class PodVolumeView(Struct, rename="camel"):
+    name: str = ""
+    persistent_volume_claim: VolumeSourceView | None = None
+    ephemeral: EphemeralView | None = None
 
 
 class PodSpecView(Struct, rename="camel"):
@@ -67,6 +124,10 @@ class PodSpecView(Struct, rename="camel"):
     resources: ResourcesView | None = None
     active_deadline_seconds: int | None = None
     resource_claims: list[ClaimView] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: AffinityView | None = None
+    tolerations: list[TolerationView] | None = None
+    volumes: list[PodVolumeView] | None = None
     termination_grace_period_seconds: int | None = None
 
 
@@ -122,6 +183,7 @@ class PodView(Struct):
 
 class NodeSpecView(Struct):
     unschedulable: bool | None = None
+    taints: list[TaintView] | None = None
 
 
 class NodeStatusView(Struct):
@@ -148,6 +210,44 @@ class WorkloadView(Struct):
     kind: str = ""
     spec: WorkloadSpecView | None = None
     status: WorkloadStatusView | None = None
+
+
+class ClaimSpecView(Struct, rename="camel"):
+    volume_name: str | None = None
+    storage_class_name: str | None = None
+
+
+class VolumeClaimView(Struct):
+    metadata: MetaView
+    spec: ClaimSpecView | None = None
+
+
+class VolumeAffinityView(Struct):
+    required: SelectorView | None = None
+
+
+class VolumeSpecView(Struct, rename="camel"):
+    node_affinity: VolumeAffinityView | None = None
+
+
+class VolumeView(Struct):
+    metadata: MetaView
+    spec: VolumeSpecView | None = None
+
+
+class TopologyExpressionView(Struct):
+    key: str = ""
+    values: list[str] | None = None
+
+
+class TopologyView(Struct, rename="camel"):
+    match_label_expressions: list[TopologyExpressionView] | None = None
+
+
+class StorageClassView(Struct, rename="camel"):
+    metadata: MetaView
+    volume_binding_mode: str | None = None
+    allowed_topologies: list[TopologyView] | None = None
 
 
 class ListMetaView(Struct, rename={"version": "resourceVersion", "more": "continue"}):

@@ -32,6 +32,7 @@ from bridge.core.model import (
     Workload,
 )
 from bridge.errors import ProtocolError, UserError
+from bridge.kube import constraints
 from bridge.kube.shapes import (
     ConditionView,
     ContainerStatusView,
@@ -199,6 +200,8 @@ def _pod(view: PodView) -> Pod:
         resources=_shared_resources(spec.resources) if spec.resources is not None else None,
         active_deadline=spec.active_deadline_seconds,
         claims=tuple(claim.name for claim in spec.resource_claims or ()),
+        constraints=constraints.of_pod(spec),
+        volume_claims=tuple(constraints.claims(meta.name, spec)),
         grace=max(30 if grace is None else grace, meta.deletion_grace_period_seconds or 0),
         phase=intern(status.phase or "Pending"),
         reason=intern(status.reason or ""),
@@ -213,7 +216,7 @@ def _pod(view: PodView) -> Pod:
 
 
 def _small_pod(view: PodView) -> Pod:
-    """A pod that is not ours: who it is, where it runs, whether it has ended."""
+    """A pod that is not ours: who it is, where it runs, which of its ports, whether it has ended."""
     meta, spec, status = view.metadata, view.spec or PodSpecView(), view.status or PodStatusView()
     return Pod(
         namespace=intern(meta.namespace or "default"),
@@ -225,6 +228,7 @@ def _small_pod(view: PodView) -> Pod:
         overhead=_EMPTY,
         scheduler=intern(spec.scheduler_name or ""),
         node=KubeNode(intern(spec.node_name or "")),
+        constraints=constraints.only_ports(spec),
         phase=intern(status.phase or "Pending"),
     )
 
@@ -239,6 +243,7 @@ def _node(view: NodeView) -> Node:
         ready=ready is not None and ready.status == "True",
         ready_since=seconds(ready.last_transition_time) if ready is not None else 0.0,
         cordoned=bool(spec.unschedulable),
+        taints=tuple(map(constraints.taint, spec.taints or ())),
         allocatable=_amounts(status.allocatable),
     )
 
@@ -276,7 +281,7 @@ _NODES = msgspec.json.Decoder(ListView[NodeView])
 _WORKLOADS = msgspec.json.Decoder(ListView[WorkloadView])
 
 
-def _read(decoder: msgspec.json.Decoder[S], raw: bytes | msgspec.Raw, what: str) -> S:
+def read(decoder: msgspec.json.Decoder[S], raw: bytes | msgspec.Raw, what: str) -> S:
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -293,24 +298,24 @@ Ours = Callable[[str], bool]  # scheduler name → is a pod with it ours, to be 
 
 def metadata(raw: bytes) -> MetaView:
     """Of any object."""
-    return _read(_ONLY_META, raw, "object").metadata
+    return read(_ONLY_META, raw, "object").metadata
 
 
 def git_version(raw: bytes) -> str:
     """Of GET /version: "v1.36.3"."""
-    return _read(_VERSION, raw, "version").git_version
+    return read(_VERSION, raw, "version").git_version
 
 
 def pod(raw: bytes) -> Pod:
-    return _pod(_read(_POD, raw, "pod"))
+    return _pod(read(_POD, raw, "pod"))
 
 
 def node(raw: bytes) -> Node:
-    return _node(_read(_NODE, raw, "node"))
+    return _node(read(_NODE, raw, "node"))
 
 
 def workload(raw: bytes, kind: str = "Job") -> Workload:
-    return _workload(_read(_WORKLOAD, raw, kind), kind)
+    return _workload(read(_WORKLOAD, raw, kind), kind)
 
 
 def _either(view: PodView, ours: Ours) -> Pod:
@@ -320,48 +325,49 @@ def _either(view: PodView, ours: Ours) -> Pod:
 
 def pods_page(raw: bytes, ours: Ours = _full) -> Page[Pod]:
     """One chunk of GET pods; a pod for whose scheduler name `ours` is false is reduced."""
-    found = _read(_PODS, raw, "pod list")
+    found = read(_PODS, raw, "pod list")
     return Page(
         tuple(_either(v, ours) for v in found.items or ()), found.metadata.version, found.metadata.more or ""
     )
 
 
 def nodes_page(raw: bytes) -> Page[Node]:
-    found = _read(_NODES, raw, "node list")
+    found = read(_NODES, raw, "node list")
     return Page(tuple(_node(v) for v in found.items or ()), found.metadata.version, found.metadata.more or "")
 
 
 def workloads_page(raw: bytes, kind: str = "Job") -> Page[Workload]:
-    found = _read(_WORKLOADS, raw, f"{kind} list")
+    found = read(_WORKLOADS, raw, f"{kind} list")
     items = tuple(_workload(v, kind) for v in found.items or ())
     return Page(items, found.metadata.version, found.metadata.more or "")
 
 
-def _event(line: bytes, decoder: msgspec.json.Decoder[S], build: Callable[[S], T]) -> Event[T]:
-    found = _read(_LINE, line, "watch event")
+def event(line: bytes, decoder: msgspec.json.Decoder[S], build: Callable[[S], T]) -> Event[T]:
+    """One line of a watch."""
+    found = read(_LINE, line, "watch event")
     if found.type == "ERROR":
-        status = _read(_STATUS, found.object, "watch error")
+        status = read(_STATUS, found.object, "watch error")
         return Event(type="ERROR", code=status.code, reason=status.reason, message=status.message)
-    version = _read(_ONLY_META, found.object, "watch event").metadata.resource_version
+    version = read(_ONLY_META, found.object, "watch event").metadata.resource_version
     if found.type == "BOOKMARK":
         return Event(type="BOOKMARK", version=version)
     if found.type not in ("ADDED", "MODIFIED", "DELETED"):
         raise ProtocolError(f"the API server's watch says {found.type!r}, which no version defines")
     return Event(
-        type=intern(found.type), object=build(_read(decoder, found.object, "watch event")), version=version
+        type=intern(found.type), object=build(read(decoder, found.object, "watch event")), version=version
     )
 
 
 def pod_event(line: bytes, ours: Ours = _full) -> Event[Pod]:
-    return _event(line, _POD, lambda view: _either(view, ours))
+    return event(line, _POD, lambda view: _either(view, ours))
 
 
 def node_event(line: bytes) -> Event[Node]:
-    return _event(line, _NODE, _node)
+    return event(line, _NODE, _node)
 
 
 def workload_event(line: bytes, kind: str = "Job") -> Event[Workload]:
-    return _event(line, _WORKLOAD, lambda view: _workload(view, kind))
+    return event(line, _WORKLOAD, lambda view: _workload(view, kind))
 
 
 # --- manifests ------------------------------------------------------------------------------------
