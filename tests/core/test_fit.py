@@ -60,7 +60,9 @@ def test_a_pod_that_asks_for_nothing_fits_on_every_open_node() -> None:
         ((("disk", "ssd"), ("zone", "a")), False),
     ],
 )
-def test_every_label_of_a_node_selector_must_be_there(labels: tuple[tuple[str, str], ...], fits: bool) -> None:
+def test_every_label_of_a_node_selector_must_be_there(
+    labels: tuple[tuple[str, str], ...], fits: bool
+) -> None:
     assert (obstacle(asks(selector=labels), NODE) == "") is fits
 
 
@@ -233,7 +235,12 @@ CLAIM = VolumeClaim(namespace="default", name="data", storage_class="fast")
     [
         (None, None, None, None),
         (replace(CLAIM, volume="v"), Volume(name="v", reach=ZONE), None, ZONE),
-        (replace(CLAIM, volume="v"), Volume(name="v"), StorageClass(name="fast", late=True, reach=ZONE), None),
+        (
+            replace(CLAIM, volume="v"),
+            Volume(name="v"),
+            StorageClass(name="fast", late=True, reach=ZONE),
+            None,
+        ),
         (replace(CLAIM, volume="v"), None, None, None),
         (CLAIM, None, StorageClass(name="fast", late=True, reach=ZONE), ZONE),
         (CLAIM, None, StorageClass(name="fast", late=True), None),
@@ -289,7 +296,9 @@ NODES = st.builds(
 
 
 @given(TERMS, TERMS, NODES)
-def test_more_terms_never_take_a_node_away(some: tuple[Term, ...], more: tuple[Term, ...], node: Node) -> None:
+def test_more_terms_never_take_a_node_away(
+    some: tuple[Term, ...], more: tuple[Term, ...], node: Node
+) -> None:
     assert matches(some + more, node) == (matches(some, node) or matches(more, node))
 
 
