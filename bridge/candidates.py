@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from sys import intern
 
 from bridge.core import fit as core_fit
 from bridge.core.constraints import HostPort, StorageClass, Terms, Volume, VolumeClaim
-from bridge.core.fit import EVERYWHERE, NO_PORTS, STRANGER, Fit, Needs, Taken, told
+from bridge.core.fit import EVERYWHERE, STRANGER, UNUSED, Fit, Needs, Taken, told
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode, Uid
 from bridge.core.twins import slurm_name
 from bridge.kube.store import Store
@@ -128,8 +129,9 @@ class Candidates:
         return tuple(found), tuple(sources)
 
     def _obstacle(self, needs: Needs, node: Node) -> str:
-        pods, ports = self._seated.get(node.name, (0, NO_PORTS))
-        return core_fit.obstacle(needs, node, Taken(pods, ports))
+        seated = self._seated.get(node.name)
+        taken = Taken(*seated) if seated is not None else UNUSED
+        return intern(core_fit.obstacle(needs, node, taken))  # a thousand nodes may fail by one rule
 
     def _shared(self, answer: _Answer, partition: str) -> Fit:
         nodes, known = self._nodes(), self._known(partition)

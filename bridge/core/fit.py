@@ -33,11 +33,9 @@ from bridge.core.model import Node, Pod, SlurmNode
 from bridge.errors import UserError
 from bridge.names import EXTENDED_DEVICE_CLASS_PREFIX
 
-CORDONED = Taint(
-    "node.kubernetes.io/unschedulable", "", "NoSchedule"
-)  # a pod that tolerates it ignores a cordon
+# What a cordon is to a pod: one that tolerates this may go there all the same.
+CORDONED = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 STRANGER = "is no node of this Kubernetes cluster"
-NO_PORTS: frozenset[HostPort] = frozenset()
 
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -59,7 +57,7 @@ class Taken:
     """What the pods on a node take of what cannot be shared."""
 
     pods: int = 0
-    ports: Collection[HostPort] = NO_PORTS
+    ports: Collection[HostPort] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class Fit:
 
 
 EVERYWHERE = Fit()
-EMPTY = Taken()
+UNUSED = Taken()
 
 
 def needs(pod: Pod, volumes: tuple[Terms, ...] = ()) -> Needs:
@@ -86,7 +84,7 @@ def needs(pod: Pod, volumes: tuple[Terms, ...] = ()) -> Needs:
     return Needs(pod.constraints, requests, volumes)
 
 
-def obstacle(asks: Needs, node: Node, taken: Taken = EMPTY) -> str:
+def obstacle(asks: Needs, node: Node, taken: Taken = UNUSED) -> str:
     """The first rule that keeps a pod off the node."""
     wants = asks.constraints
     if not node.ready:
@@ -241,6 +239,7 @@ def _amount(text: str) -> Fraction:
         return Fraction(quantity.LARGEST)  # not known: it stands in nobody's way
 
 
-def _spelled(selector: Iterable[tuple[str, str]]) -> str:
+@lru_cache(maxsize=1024)
+def _spelled(selector: tuple[tuple[str, str], ...]) -> str:
     text = ",".join(f"{key}={value}" for key, value in selector)
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

@@ -44,7 +44,13 @@ def _whole_node(_: bool) -> list[str]:
 
 def node_list(names: Sequence[SlurmNode]) -> list[str]:
     """One hostlist instead of one entry a name: Slurm takes both, and 1,000 names are a line. Clears when empty."""
-    return [hostlist.compress(names)]
+    return [_compressed(tuple(names))]
+
+
+@lru_cache(maxsize=256)
+def _compressed(names: tuple[SlurmNode, ...]) -> str:
+    """Pods of equal needs exclude the same nodes, perhaps thousands."""
+    return hostlist.compress(names)
 
 
 def _same(value: Any) -> Any:
