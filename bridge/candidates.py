@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from sys import intern
 
 from bridge.core import fit as core_fit
 from bridge.core.constraints import HostPort, StorageClass, Terms, Volume, VolumeClaim
-from bridge.core.fit import EVERYWHERE, STRANGER, UNUSED, Fit, Needs, Taken, told
+from bridge.core.fit import EVERYWHERE, STRANGER, UNUSED, UNWANTED, Fit, Needs, Taken, told
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode, Uid
 from bridge.core.twins import slurm_name
 from bridge.kube.store import Store
@@ -66,8 +67,22 @@ class Candidates:
 
     # --- questions --------------------------------------------------------------------------------
 
-    def fit(self, pods: Iterable[Pod], partition: str) -> Fit:
-        """Of those that wait for a node: what one of them cannot use, none gets."""
+    def fit(self, pods: Iterable[Pod], partition: str, unwanted: Collection[SlurmNode] = ()) -> Fit:
+        """Of those that wait for a node: what one of them cannot use, none gets. `unwanted` by their own word."""
+        found = self._found(pods, partition)
+        known = self._known(partition)
+        if (
+            not unwanted
+            or found.hopeless
+            or not known
+            or not known.issubset({*unwanted, *(found.excluded or ())})
+        ):
+            return found
+        asked = dict.fromkeys(known, UNWANTED)
+        shut = asked | {name: found.obstacles.get(name, STRANGER) for name in found.excluded or ()}
+        return replace(found, hopeless=_hopeless(shut.values(), len(known), partition))
+
+    def _found(self, pods: Iterable[Pod], partition: str) -> Fit:
         waiting = [pod for pod in pods if not pod.node and pod.uid in self._store.pods.ours]
         answers = list(dict.fromkeys(map(self._answer, waiting)))
         if len(answers) == 1:
@@ -146,11 +161,10 @@ class Candidates:
         nodes, known = self._nodes(), self._known(partition)
         failing = {name: why for name, node in nodes.items() if (why := obstacles.get(node.name, ""))}
         if known is None:
-            return Fit(failing, None, _hopeless(failing.values(), len(nodes), "no node can take the pod"))
+            return Fit(failing, None, _hopeless(failing.values(), len(nodes)))
         strangers = dict.fromkeys(known - nodes.keys(), STRANGER)
         shut = strangers | {name: failing[name] for name in known.intersection(failing)}
-        text = _hopeless(shut.values(), len(known), f"no node of partition {partition} can take the pod")
-        return Fit(failing, tuple(sorted(shut)), text)
+        return Fit(failing, tuple(sorted(shut)), _hopeless(shut.values(), len(known), partition))
 
     def _leave(self, uid: Uid) -> None:
         """The pod waits no longer, or asks for something else."""
@@ -243,6 +257,8 @@ def _named(kind: str, found: Volume | StorageClass | None) -> _Source:
     return (kind, found.name) if found is not None else ()
 
 
-def _hopeless(obstacles: Collection[str], nodes: int, text: str) -> str:
-    """Nothing is said of no nodes at all."""
-    return f"{text}: {told(obstacles)}" if nodes and len(obstacles) == nodes else ""
+def _hopeless(obstacles: Collection[str], nodes: int, partition: str = "") -> str:
+    """Of so many nodes; "" if one has no obstacle, or if there are none at all."""
+    if not nodes or len(obstacles) < nodes:
+        return ""
+    return f"no node{f' of partition {partition}' if partition else ''} can take the pod: {told(obstacles)}"

@@ -82,7 +82,7 @@ class Translator:
         if answer.spec is None:
             refusal = Refusal(text=answer.error, retry_in=None)
             return Job(group=Group(key=key, pods=present), refusal=refusal)
-        fit = self._candidates.fit(group.pods, answer.spec.partition)
+        fit = self._candidates.fit(group.pods, answer.spec.partition, answer.spec.excluded_nodes)
         wanted = self._avoiding(key, answer, answer.spec, self._avoided(number, fit))
         bare = number.bare or self._memory.unpadded(key)
         spec = capped(unpadded(wanted) if bare else wanted, self._longest(wanted.partition))

@@ -98,6 +98,18 @@ def test_what_the_partition_has_is_all_that_may_be_excluded_and_all_that_may_giv
     )
 
 
+def test_what_the_pod_itself_excludes_counts_when_no_node_is_left(cluster: Cluster) -> None:
+    cluster.change("n1", cordoned=True)
+    cluster.change("n2", cordoned=True)
+    waits = cluster.put("p")
+    own = (SlurmNode("n2"), SlurmNode("n3"))
+    assert cluster.candidates.fit([waits], PARTITION, own[:1]).hopeless == ""
+    assert cluster.candidates.fit([waits], PARTITION, own).hopeless == (
+        "no node of partition gpu can take the pod:"
+        " 2 nodes are cordoned in Kubernetes; 1 node is excluded by the option exclude-nodes"
+    )
+
+
 def test_of_a_partition_that_nobody_has_read_nothing_is_excluded_by_itself() -> None:
     cluster = Cluster(nodes=2, known=None)
     cluster.change("n1", cordoned=True)
