@@ -39,14 +39,19 @@ def _label(scene: Scene, node: str, key: str, value: str | None) -> None:
     _node(scene, node, {"metadata": {"labels": {key: value}}})
 
 
+def _taints(scene: Scene, node: str, key: str) -> list[Object]:
+    """All but those of this key: the list is patched as a whole."""
+    found: list[Object] = scene.kube.must("GET", f"/api/v1/nodes/{node}")["spec"].get("taints", [])
+    return [taint for taint in found if taint["key"] != key]
+
+
 def _taint(scene: Scene, node: str, key: str) -> None:
-    _node(scene, node, {"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}})
+    taints = [*_taints(scene, node, key), {"key": key, "effect": "NoSchedule"}]
+    _node(scene, node, {"spec": {"taints": taints}})
 
 
 def _untaint(scene: Scene, node: str, key: str) -> None:
-    found = scene.kube.must("GET", f"/api/v1/nodes/{node}")["spec"].get("taints", [])
-    if any(taint["key"] == key for taint in found):
-        _node(scene, node, {"spec": {"taints": [{"$patch": "delete", "key": key, "effect": "NoSchedule"}]}})
+    _node(scene, node, {"spec": {"taints": _taints(scene, node, key) or None}})
 
 
 def _excluded(job: Job) -> set[str]:
