@@ -70,8 +70,8 @@ def _shorten(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
 def _exclusions(facts: Facts, record: JobRecord) -> tuple[Step, ...]:
     """A node that could not take the pod when the job was submitted may take it now, and the other way round.
 
-    None of all nodes is a job that Slurm holds for ever, whatever it is told later: then the old list stands, and a
-    grant is given back.
+    A job that may run nowhere loses its priority in Slurm (BadConstraints, measured with 26.05): then the old list
+    stands, and a grant is given back.
     """
     wanted = facts.spec.excluded_nodes if facts.spec else record.excluded
     if facts.fit.hopeless or set(wanted) == set(record.excluded):

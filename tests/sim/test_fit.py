@@ -122,9 +122,7 @@ def test_when_no_node_is_left_the_waiting_job_stands_and_is_used_when_one_is_bac
         job = sim.jobs_of(uid)[0].id
         sim.cordon("n1", True)
         await sim.until(lambda: "1 node is cordoned in Kubernetes" in says(sim, "p"), 90.0)
-        assert sim.slurm.jobs[job].excluded == frozenset(), (
-            "a job that may run nowhere would be held for ever"
-        )
+        assert sim.slurm.jobs[job].excluded == frozenset(), "a job that may run nowhere loses its priority"
         sim.cordon("n1", False)
         await sim.settle(1.0)
         sim.slurm.end(native.id, "COMPLETED")
