@@ -37,7 +37,7 @@ from bridge.roster import Roster
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.watch import JobWatcher
 from bridge.translator import Translator
-from bridge.twins import Twins
+from bridge.twins import Twins, nodes_of
 
 YOUNG = 60.0  # seconds after a start of slurmctld in which its nodes may not have registered yet
 EARLIER_ATTEMPTS = 32  # so many back, a live job of this group is still looked for
@@ -79,7 +79,7 @@ class Snapshot:
         self.memory = Memory(monotonic)
         by_resource = settings.jobs.gresByResource.items()
         self.gpu_resources = tuple(name for name, gres in by_resource if devices.is_gpu(gres))
-        self._candidates = Candidates(store, self.nodes, watcher.nodes_of)
+        self._candidates = Candidates(store, self.nodes, lambda names: nodes_of(watcher.partitions, names))
         self._translator = Translator(
             store, self.memory, settings.jobs, cluster, self.nodes, self._candidates, self._longest, wall
         )

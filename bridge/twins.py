@@ -1,12 +1,15 @@
-"""The Kubernetes nodes by their Slurm names, put together again when a node has changed.
+"""Which nodes each side has: Kubernetes nodes by their Slurm names, and the Slurm nodes of partitions.
 
-Goes in: the store's table of nodes. Comes out: one mapping, the same until a node changes, and the names of nodes that
-have gone, whose containers may run on.
+Goes in: the store's table of nodes, partitions as they were read. Comes out: a mapping, the same until a node changes,
+the names of nodes that have gone, whose containers may run on; and a set, the same until a partition changes.
 """
 
 from __future__ import annotations
 
-from bridge.core.model import KubeNode, Node, SlurmNode
+from collections.abc import Mapping
+from functools import lru_cache
+
+from bridge.core.model import KubeNode, Node, Partition, SlurmNode
 from bridge.core.twins import by_slurm_name
 from bridge.kube.store import Table
 
@@ -36,3 +39,15 @@ class Twins:
         """A sentence for each name that two nodes claim."""
         self.nodes()
         return self._duplicates
+
+
+def nodes_of(partitions: Mapping[str, Partition], names: str) -> frozenset[SlurmNode] | None:
+    """Of one partition, or of several "a,b"; None: of one of them it is not known."""
+    found = [partitions.get(name) for name in names.split(",")]
+    nodes = [one.nodes for one in found if one is not None and one.nodes is not None]
+    return _union(*nodes) if len(nodes) == len(found) else None
+
+
+@lru_cache(maxsize=16)
+def _union(*sets: frozenset[SlurmNode]) -> frozenset[SlurmNode]:
+    return sets[0] if len(sets) == 1 else frozenset[SlurmNode]().union(*sets)

@@ -18,13 +18,12 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from itertools import chain
 from typing import Final
 
 from bridge.config import SlurmSettings
 from bridge.core.jobid import IdRange
-from bridge.core.model import JobId, JobRecord, Partition, SlurmNode, States, is_ended
+from bridge.core.model import JobId, JobRecord, Partition, States, is_ended
 from bridge.errors import BridgeError, Busy, Denied, ProtocolError, Unreachable, trim
 from bridge.slurm.archive import Archive
 from bridge.slurm.census import FORGETFUL, Census
@@ -111,12 +110,6 @@ class JobWatcher:
     def partitions(self) -> Mapping[str, Partition]:
         """As far as they have been read."""
         return self._graces.partitions
-
-    def nodes_of(self, partition: str) -> frozenset[SlurmNode] | None:
-        """Of one, or of several "a,b"; the same set until one changes; None: of one of them it has not been read."""
-        found = [self.partitions.get(name) for name in partition.split(",")]
-        nodes = [one.nodes for one in found if one is not None and one.nodes is not None]
-        return _union(*nodes) if len(nodes) == len(found) else None
 
     def newest(self, job: JobId) -> States | None:
         """The state by the last complete poll, or by a read that was begun after it."""
@@ -391,11 +384,6 @@ class JobWatcher:
         self.healthy, self.problem, self._failures, self._ask_ping = True, "", 0, False
         self._reads.resume()
         self._census.resume()
-
-
-@lru_cache(maxsize=16)
-def _union(*sets: frozenset[SlurmNode]) -> frozenset[SlurmNode]:
-    return sets[0] if len(sets) == 1 else frozenset[SlurmNode]().union(*sets)
 
 
 def _backwards(before: States, after: States | None) -> bool:

@@ -24,10 +24,10 @@ from bridge.core.constraints import (
     VolumeClaim,
 )
 from bridge.core.fit import Fit, Taken, needs, obstacle
-from bridge.core.model import KubeNode, Node, Pod, SlurmNode, Uid
+from bridge.core.model import KubeNode, Node, Partition, Pod, SlurmNode, Uid
 from bridge.kube.store import Store
 from bridge.names import SCHEDULER_NAME
-from bridge.twins import Twins
+from bridge.twins import Twins, nodes_of
 from tests.core.build import pod
 
 PARTITION = "gpu"
@@ -117,6 +117,15 @@ def test_of_a_partition_that_nobody_has_read_nothing_is_excluded_by_itself() -> 
     assert cluster.fit(waits) == Fit({SlurmNode("n1"): "is cordoned in Kubernetes"}, None)
     cluster.change("n2", cordoned=True)
     assert cluster.fit(waits).hopeless == "no node can take the pod: 2 nodes are cordoned in Kubernetes"
+
+
+def test_several_partitions_are_all_of_their_nodes_if_all_are_known() -> None:
+    a, b = frozenset({SlurmNode("n1")}), frozenset({SlurmNode("n2")})
+    known = {"a": Partition(name="a", nodes=a), "b": Partition(name="b", nodes=b), "c": Partition(name="c")}
+    assert nodes_of(known, "a") is a
+    assert nodes_of(known, "a,b") == a | b
+    assert nodes_of(known, "a,b") is nodes_of(known, "a,b")
+    assert nodes_of(known, "a,c") is nodes_of(known, "a,d") is nodes_of(known, "") is None
 
 
 def test_a_cluster_without_nodes_says_nothing() -> None:
