@@ -23,11 +23,13 @@ from bridge.core.constraints import (
     VolumeClaim,
 )
 from bridge.kube import storage, view
+from bridge.kube.client import KubeClient
 from bridge.kube.storage import Storage
 from bridge.kube.store import Store
 from tests.contract import kube_fixture
 from tests.contract.kube_fixture import Side, eventually
 from tests.worlds import kube_objects
+from tests.worlds.kube import KubeWorld
 
 side = kube_fixture.side
 CLASS = "/apis/storage.k8s.io/v1/storageclasses"
@@ -96,6 +98,20 @@ async def test_claims_volumes_and_classes_are_followed(side: Side) -> None:
             await side.must("DELETE", f"{CLASS}/{name}")
             await side.must("DELETE", f"{VOLUME}/{name}")
         await eventually(lambda: store.storage_classes.get(name) is None)
+
+
+async def test_what_may_not_be_read_is_a_note_that_names_the_rights_and_nobody_waits_for_it() -> None:
+    world, store = KubeWorld(), Store(set())
+    world.denied = {("list", "persistentvolumes"), ("list", "storageclasses")}
+    found = Storage(KubeClient(world), store)
+    async with running(found):
+        await eventually(lambda: store.storage_settled)
+        await eventually(lambda: len(found.notes()[0].split(",")) == 2)
+        assert found.notes() == [
+            "storage: persistentvolumes, storageclasses may not be listed and watched: no node is excluded for the"
+            " volumes of a pod; deploy/manifests/cluster/bridge-rights.yaml has the rights"
+        ]
+        await eventually(lambda: store.claims.synced)
 
 
 async def test_what_a_pod_asks_of_a_node_comes_back_as_it_was_written(side: Side) -> None:
