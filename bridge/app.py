@@ -29,6 +29,7 @@ from bridge.kube.discovery import Discovery
 from bridge.kube.events import EventRecorder
 from bridge.kube.informer import Informer
 from bridge.kube.leader import Leader
+from bridge.kube.storage import Storage
 from bridge.kube.store import Store
 from bridge.log import logger
 from bridge.loops.groups import GroupsLoop
@@ -203,7 +204,9 @@ class Bridge:
             Informer(kube, jobs, self._store.jobs, clock=monotonic),
         )
         self._discovery = Discovery(kube, self._store.workloads, clock=monotonic)
-        notes = (self.snapshot.notes, guard.notes, self._ends, self._discovery.notes)
+        self._storage = Storage(kube, self._store, monotonic)
+        known = (self._discovery.notes, self._storage.notes)
+        notes = (self.snapshot.notes, guard.notes, self._ends, *known)
         probes = pages(self.snapshot.missing, lambda: [note for each in notes for note in each()])
         ledger = self.snapshot.ledger
         ledger.changed = lambda key: self._groups.queue.add(key, urgent=True)
@@ -261,6 +264,7 @@ class Bridge:
                 for informer, name in zip(self._informers, ("pods", "nodes", "jobs"), strict=True):
                     tasks.create_task(informer.run(), name=name)
                 tasks.create_task(self._discovery.run(), name="discovery")
+                tasks.create_task(self._storage.run(), name="storage")
                 tasks.create_task(self._watcher.run(), name="slurm-watcher")
                 tasks.create_task(self._groups.run(), name="groups")
                 tasks.create_task(self._sweep.run(), name="sweep")

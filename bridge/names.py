@@ -59,6 +59,9 @@ POD_INDEX: Final = "apps.kubernetes.io/pod-index"  # StatefulSet controller writ
 POD_GROUP_LABEL: Final = (
     "scheduling.x-k8s.io/pod-group"  # users write: the coscheduling PodGroup; grouping reads
 )
+SELECTED_NODE_ANNOTATION: Final = (
+    "volume.kubernetes.io/selected-node"  # kube-scheduler writes on a claim: where its volume is made
+)
 EXTENDED_DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"  # DRA resources by device class
 
 # --- the bridge's Lease ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from bridge.candidates import Candidates
 from bridge.config import Settings
 from bridge.core import attempt as attempts
 from bridge.core import devices, held, jobid, takeover
@@ -21,14 +22,12 @@ from bridge.core.model import (
     JobId,
     JobRecord,
     JobSpec,
-    KubeNode,
     Node,
     Pod,
     SlurmNode,
     Uid,
     is_ended,
 )
-from bridge.core.twins import by_slurm_name
 from bridge.inherited import Inherited
 from bridge.kube.client import KubeClient
 from bridge.kube.store import Store
@@ -40,6 +39,7 @@ from bridge.roster import Roster
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.watch import JobWatcher
 from bridge.translator import Translator
+from bridge.twins import Twins, nodes_of
 
 YOUNG = 60.0  # seconds after a start of slurmctld in which its nodes may not have registered yet
 EARLIER_ATTEMPTS = 32  # so many back, a live job of this group is still looked for
@@ -76,15 +76,14 @@ class Snapshot:
             poll_age=settings.slurm.freshness,
         )
         store.nodes.on_change(self._on_node)
-        self._nodes: dict[SlurmNode, Node] = {}
-        self._names: dict[SlurmNode, KubeNode] = {}  # also of nodes that have gone
-        self._nodes_version = -1
-        self._duplicates: tuple[str, ...] = ()
+        twins = self._twins = Twins(store.nodes)
+        self.nodes, self.kube_name = twins.nodes, twins.kube_name
         self.memory = Memory(monotonic)
         by_resource = settings.jobs.gresByResource.items()
         self.gpu_resources = tuple(name for name, gres in by_resource if devices.is_gpu(gres))
+        self._candidates = Candidates(store, self.nodes, lambda names: nodes_of(watcher.partitions, names))
         self.owners = Owners(kube, store, monotonic)
-        place = (cluster, self.nodes, self._longest, wall, self.owners)
+        place = (cluster, self.nodes, self._candidates, self._longest, wall, self.owners)
         self._translator = Translator(store, self.memory, settings.jobs, *place)
         self.ledger = Ledger(
             store,
@@ -135,6 +134,11 @@ class Snapshot:
         """The pod as the API server has it, ahead of the watch."""
         self._store.pods.learn(await self._kube.pod(pod.namespace, pod.name))
 
+    def stirred(self) -> dict[GroupKey, None]:
+        """Groups that may find other nodes able to take their pods than when they looked last; each is told once."""
+        keys = map(self.roster.key_of, self._candidates.stirred())
+        return dict.fromkeys(key for key in keys if key is not None)
+
     # --- looks ------------------------------------------------------------------------------------
 
     @property
@@ -174,8 +178,7 @@ class Snapshot:
         if self._store.synced and (why := self.ledger.blind()):
             found.append(why)
         found += self.ledger.notes()
-        self.nodes()
-        return found + [f"nodes: {text}; neither is used" for text in self._duplicates]
+        return found + [f"nodes: {text}; neither is used" for text in self._twins.duplicates()]
 
     def facts(self, key: GroupKey) -> Facts | None:
         """None for a group that is unknown or while Kubernetes has not been listed completely."""
@@ -188,7 +191,7 @@ class Snapshot:
         pods = [m.pod for m in members]
         number = attempts.of_group(Group(key=key, pods=tuple(pods)), at_least=self._attempted(key))
         gang = self.roster.gang(key)
-        spec, refusal, group = self._translator.job(key, members, number, gang)
+        asked = self._translator.job(key, members, number, gang)
         attempted = range(max(0, number.number - EARLIER_ATTEMPTS), number.number + 1)
         probes = [jobid.candidates(self.ids, self.cluster, family_uid(key), n) for n in attempted]
         takeovers = self._inherited.takeovers(pods, self.nodes())
@@ -206,17 +209,18 @@ class Snapshot:
         numbered = self._slurm.rights.held
         labelled = tuple(self._ids_of(pods, ()))
         return Facts(
-            group=group,
+            group=asked.group,
             members=members,
             attempt=number,
             cluster=self.cluster,
             now=self._wall(),
             slurm_now=self.slurm_now(),
-            spec=spec,
-            refusal=refusal,
-            unread=self._translator.unread_owner(key, pods),
+            spec=asked.spec,
+            refusal=asked.refusal,
+            fit=asked.fit,
+            unread=self._translator.unread(key, pods),
             fast_id=current[0],
-            fast_allowed=spec is not None and self._fast_allowed(key, spec),
+            fast_allowed=asked.spec is not None and self._fast_allowed(key, asked.spec),
             probes=current[1:],
             current=frozenset((*current, *self._counting(key, number, sights))),
             former=former,
@@ -340,14 +344,6 @@ class Snapshot:
             return seen
         return max(0.0, self.slurm_now() - self._watcher.boot_time)
 
-    def nodes(self) -> dict[SlurmNode, Node]:
-        """Kubernetes nodes by the name that Slurm knows them under."""
-        if self._nodes_version != self._store.nodes.version:
-            self._nodes_version = self._store.nodes.version
-            self._nodes, self._duplicates = by_slurm_name(self._store.nodes)
-            self._names |= {name: node.name for name, node in self._nodes.items()}
-        return self._nodes
-
     def dead_for(self, name: SlurmNode) -> float:
         """Seconds since this process first saw that the node is not Ready in Kubernetes, or not there; 0.0 = it is."""
         return self.memory.dead_for(self.kube_name(name))
@@ -363,11 +359,6 @@ class Snapshot:
     def _longest(self, partition: str) -> int | None:
         found = self._watcher.partitions.get(partition)
         return found.longest if found is not None else None
-
-    def kube_name(self, name: SlurmNode) -> KubeNode:
-        """Of a node that is there, or that has gone."""
-        self.nodes()
-        return self._names.get(name, KubeNode(name))
 
     def unconfirmed(self) -> dict[Uid, str]:
         """Pods ("namespace/name") that a list did not show and whose deletion no watch event told."""

@@ -7,21 +7,23 @@ like all of memory: most looks at a pod follow a change of its status, on which 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from bridge.candidates import Candidates
 from bridge.config import JobSettings
 from bridge.core import attempt as attempts
 from bridge.core import grouping
 from bridge.core.facts import Member, Refusal
+from bridge.core.fit import EVERYWHERE, Fit
 from bridge.core.grouping.owners import Chain, chain
-from bridge.core.jobspec import capped, essence, translate, unpadded
+from bridge.core.jobspec import avoiding, capped, essence, translate, unpadded
 from bridge.core.model import Gang, Group, GroupKey, JobSpec, Node, Pod, SlurmNode
 from bridge.errors import UserError
 from bridge.kube.store import Store
 from bridge.memory import Memory
 from bridge.owners import Owners
 
-OWNER_PATIENCE = 10.0  # seconds that a pod waits for what stands above it to show up; then it goes on without
+PATIENCE = 10.0  # seconds that a pod waits for what its job depends on to be read; then it goes on without
 KEPT = 20_000  # answers; then all are forgotten
 
 
@@ -30,11 +32,23 @@ class _Answer:
     question: tuple[object, ...]
     spec: JobSpec | None
     error: str = ""
+    avoided: tuple[SlurmNode, ...] = ()
+    avoiding: JobSpec | None = None  # the same job on none of those
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Of a group in rank order: its job, or why there is none, and which nodes can take its pods."""
+
+    group: Group
+    spec: JobSpec | None = None
+    refusal: Refusal | None = None
+    fit: Fit = EVERYWHERE
 
 
 class Translator:
-    """`nodes`: Kubernetes nodes by Slurm name; `longest`: MaxTime of a partition in minutes, None = unlimited; `wall`
-    gives Unix seconds.
+    """`nodes`: Kubernetes nodes by Slurm name, `candidates`: which of them can take a pod; `longest`: MaxTime of a
+    partition in minutes, None = unlimited; `wall` gives Unix seconds.
     """
 
     def __init__(
@@ -44,6 +58,7 @@ class Translator:
         settings: JobSettings,
         cluster: str,
         nodes: Callable[[], Mapping[SlurmNode, Node]],
+        candidates: Candidates,
         longest: Callable[[str], int | None],
         wall: Callable[[], float],
         owners: Owners,
@@ -53,6 +68,7 @@ class Translator:
         self._settings = settings
         self._cluster = cluster
         self._nodes = nodes
+        self._candidates = candidates
         self._longest = longest
         self._wall = wall
         self._owners = owners
@@ -60,60 +76,64 @@ class Translator:
 
     def job(
         self, key: GroupKey, members: Sequence[Member], number: attempts.Attempt, gang: Gang | None = None
-    ) -> tuple[JobSpec | None, Refusal | None, Group]:
-        """The job, or why there is none, and the group in rank order."""
+    ) -> Job:
         present = tuple(m.pod for m in members if m.exists) or tuple(m.pod for m in members)
         above = self._above(present)
         group = grouping.build(key, present, above.nearest, above.workloads, gang)
         answer = self._answer(group, number)
         if answer.spec is None:
-            return None, Refusal(text=answer.error, retry_in=None), group
+            return Job(group=group, refusal=Refusal(text=answer.error, retry_in=None))
+        fit = self._candidates.fit(group.pods, answer.spec.partition, answer.spec.excluded_nodes)
+        wanted = self._avoiding(key, answer, answer.spec, self._avoided(number, fit))
         bare = number.bare or self._memory.unpadded(key)
-        asked = unpadded(answer.spec) if bare else answer.spec
-        spec = capped(asked, self._longest(asked.partition))
-        return spec, self._memory.refusal(key, spec), group
+        spec = capped(unpadded(wanted) if bare else wanted, self._longest(wanted.partition))
+        return Job(group=group, spec=spec, refusal=self._memory.refusal(key, spec), fit=fit)
 
     def _answer(self, group: Group, number: attempts.Attempt) -> _Answer:
-        avoided = self._avoided(number)
-        question = (
-            number.number,
-            avoided,
-            group.workload,
-            group.owners,
-            group.gang,
-            *map(essence, group.pods),
-        )
+        about = (number.number, group.workload, group.owners, group.gang)
+        question = (*about, *map(essence, group.pods))
         known = self._answers.get(group.key)
         if known is not None and known.question == question:
             return known
         if len(self._answers) >= KEPT:
             self._answers.clear()
         try:
-            spec = translate(
-                group,
-                settings=self._settings,
-                cluster=self._cluster,
-                attempt=number.number,
-                excluded=avoided,
-            )
+            spec = translate(group, settings=self._settings, cluster=self._cluster, attempt=number.number)
             answer = _Answer(question, spec)
         except UserError as error:
             answer = _Answer(question, None, str(error))
         self._answers[group.key] = answer
         return answer
 
-    def _avoided(self, number: attempts.Attempt) -> tuple[SlurmNode, ...]:
-        """What earlier attempts taught, and every closed node that Slurm is known to have: it refuses unknown names."""
-        nodes = self._nodes()
-        closed = sorted(name for name, node in nodes.items() if not node.usable)
-        known = (name for name in closed if name in self._memory.slurm_nodes)
-        return tuple(dict.fromkeys((*number.avoided(nodes, self._wall()), *known)))
+    def _avoiding(
+        self, key: GroupKey, answer: _Answer, spec: JobSpec, avoided: tuple[SlurmNode, ...]
+    ) -> JobSpec:
+        if answer.avoiding is not None and answer.avoided == avoided:
+            return answer.avoiding
+        wanted = avoiding(spec, avoided)
+        self._answers[key] = replace(answer, avoided=avoided, avoiding=wanted)
+        return wanted
 
-    def unread_owner(self, key: GroupKey, pods: Sequence[Pod]) -> str:
+    def _avoided(self, number: attempts.Attempt, fit: Fit) -> tuple[SlurmNode, ...]:
+        """What earlier attempts taught, and every node that can't take the pod and that Slurm is known to have: it
+        refuses unknown names."""
+        nodes = self._nodes()
+        taught = number.avoided(lambda name: name in nodes and name not in fit.obstacles, self._wall())
+        shut = fit.excluded
+        if shut is None:
+            shut = tuple(sorted(name for name in fit.obstacles if name in self._memory.slurm_nodes))
+        return tuple(dict.fromkeys((*taught, *shut))) if taught else shut
+
+    def unread(self, key: GroupKey, pods: Sequence[Pod]) -> str:
+        """What decides about the group's job and has not been read yet; "" = nothing, or it doesn't come."""
+        above = self._unread_owner(key, pods)
+        if self._memory.known_for(key) > PATIENCE:
+            return above if self._owners.awaited(pods) else ""
+        return above or self._candidates.unread(pods)
+
+    def _unread_owner(self, key: GroupKey, pods: Sequence[Pod]) -> str:
         """The pods' watch may run ahead of their owner's: its annotations must not be missed."""
-        awaited = self._above(pods).awaited
-        waits = self._owners.awaited(pods) or self._memory.known_for(key) <= OWNER_PATIENCE
-        return awaited if waits else ""
+        return self._above(pods).awaited
 
     def _above(self, pods: Sequence[Pod]) -> Chain:
         return chain(pods[0], self._store.lookup) if pods else Chain()

@@ -2,19 +2,19 @@
 
 Read from a pod, written after a lost grant only; a pod without it is at attempt 0. JSON:
 {"attempt": 2, "excluded": ["n1"], "closed": ["n2"], "since": 1790000000, "bare": true}. `excluded` refused the pod for
-a reason only kube-scheduler knows; `closed` were cordoned or not Ready. Unreadable text counts as attempt 0: chosen job
-ids make a repeated attempt harmless.
+a reason only kube-scheduler knows; `closed` could no longer take it when Slurm gave them. Unreadable text counts as
+attempt 0: chosen job ids make a repeated attempt harmless.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge.core.model import Group, Node, Pod, SlurmNode
+from bridge.core.model import Group, Pod, SlurmNode
 from bridge.names import ATTEMPT_ANNOTATION
 
 LONGEST_WAIT = 60.0  # seconds
@@ -53,10 +53,11 @@ class Attempt:
         # A clock that was set back, or another machine's that is behind, must not stop the pod until it has caught up.
         return max(0.0, pause - max(0.0, waited)) if waited > -pause else 0.0
 
-    def avoided(self, nodes: Mapping[SlurmNode, Node], now: float) -> tuple[SlurmNode, ...]:
-        """The nodes that the next job must not get: a cause that is gone no longer counts."""
+    def avoided(self, opens: Callable[[SlurmNode], bool], now: float) -> tuple[SlurmNode, ...]:
+        """The nodes that the next job must not get: a cause that is gone no longer counts. `opens`: the node can take
+        the pod now, as far as is known."""
         young = 0 <= now - self.since < EXCLUSION_LIFE
-        still = (name for name in self.closed if (node := nodes.get(name)) is None or not node.usable)
+        still = (name for name in self.closed if not opens(name))
         return tuple(dict.fromkeys((*(self.excluded if young else ()), *still)))
 
 

@@ -32,6 +32,17 @@ def effective(pod: Pod) -> Amounts:
 
     Raises UserError for a malformed quantity.
     """
+    requests, limits = _sums(pod)
+    return {name: max(requests.get(name, _NONE), limits.get(name, _NONE)) for name in requests | limits}
+
+
+def requested(pod: Pod) -> Amounts:
+    """Resource → what kube-scheduler looks for on a node. Raises UserError for a malformed quantity."""
+    return _sums(pod)[0]
+
+
+def _sums(pod: Pod) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
+    """Requests and limits of the whole pod."""
     apps = [_asked(c) for c in pod.containers]
     steps = [(c.sidecar, _asked(c)) for c in pod.init_containers]
     requests = _total([r for r, _ in apps], [(sidecar, r) for sidecar, (r, _) in steps])
@@ -43,7 +54,7 @@ def effective(pod: Pod) -> Amounts:
         requests[name] = requests.get(name, _NONE) + amount
         if name in limits:
             limits[name] += amount
-    return {name: max(requests.get(name, _NONE), limits.get(name, _NONE)) for name in requests | limits}
+    return requests, limits
 
 
 def largest(asked: Sequence[Amounts]) -> Amounts:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.attempt import Attempt
+from bridge.core.fit import EVERYWHERE, Fit
 from bridge.core.ledger import Busy
 from bridge.core.model import (
     Group,
@@ -190,6 +191,7 @@ class Facts:
     slurm_now: float = 0.0
     spec: JobSpec | None = None  # of the current attempt; None while refused or when no pod is left
     refusal: Refusal | None = None
+    fit: Fit = EVERYWHERE  # which nodes can take its pods now
     unread: str = ""  # an object whose annotations count and that we have not seen yet, "Job ns/name"
     fast_id: JobId | None = None  # the id of this attempt's immediate allocation
     fast_allowed: bool = False

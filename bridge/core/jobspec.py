@@ -1,6 +1,6 @@
 """A group of pods → the placeholder job that asks Slurm for exactly their room.
 
-In: the group with its workload, settings, attempt and excluded nodes. Out: a `JobSpec` with its warnings, and
+In: the group with its workload, settings and attempt. Out: a `JobSpec` with its warnings, and
 on request the rule behind each field. Stays true: for every resource that Slurm counts, what is sent is at
 least what the pod asks Kubernetes for; a pod that asks for nothing gets the configured minimum, never "all".
 Everything that is known goes through one table of options: defaults < derived < owner < pod.
@@ -9,7 +9,7 @@ Everything that is known goes through one table of options: defaults < derived <
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from bridge.config import JobSettings
@@ -46,9 +46,8 @@ def translate(
     settings: JobSettings,
     cluster: str,
     attempt: int = 0,
-    excluded: Sequence[SlurmNode] = (),
 ) -> JobSpec:
-    """The job of a group: a task for each pod. `excluded` joins the nodes that the annotations exclude.
+    """The job of a group: a task for each pod.
 
     Raises UserError naming object, field and fix for malformed quantities and annotations, and for GPUs that
     Slurm can't count.
@@ -95,11 +94,17 @@ def translate(
         deadline=found.deadline or "",
         segment_size=found.segment_size,
         mcs_label=settings.mcsLabel,
-        excluded_nodes=tuple(dict.fromkeys((*(found.excluded_nodes or ()), *excluded))),
+        excluded_nodes=found.excluded_nodes or (),
         warnings=answer.warnings,
         notice="; ".join(found.old_names),
     )
     return packing.by_task(spec, found) if group.gang is not None else spec
+
+
+def avoiding(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:
+    """The same job on none of these nodes either. Ten thousand jobs may share one tuple."""
+    own = spec.excluded_nodes
+    return replace(spec, excluded_nodes=tuple(dict.fromkeys((*own, *nodes))) if own else nodes)
 
 
 def capped(spec: JobSpec, longest: int | None) -> JobSpec:

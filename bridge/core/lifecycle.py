@@ -228,6 +228,8 @@ def _waits(facts: Facts, pods: list[Pod], verdict: Verdict) -> Decision:
 
 def _submit(facts: Facts, pods: list[Pod]) -> Decision:
     """No job of this attempt exists: ask for one, under an id that nobody else has."""
+    if facts.fit.hopeless:
+        return _refused(facts, pods, facts.fit.hopeless)
     pause = facts.attempt.wait(facts.now)
     if pause > 0:
         text = f"attempt {facts.attempt.number} is submitted in {pause:.0f} s"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NewType
 
+from bridge.core.constraints import ANYWHERE, Constraints, Taint
 from bridge.names import SCHEDULED_CONDITION
 
 JobId = NewType("JobId", int)
@@ -124,6 +125,8 @@ class Pod:
     resources: Resources | None = None  # pod-level resources, if given
     active_deadline: int | None = None  # seconds
     claims: tuple[str, ...] = ()  # names in spec.resourceClaims
+    constraints: Constraints = ANYWHERE
+    volume_claims: tuple[str, ...] = ()  # names of PersistentVolumeClaims that it mounts
     grace: int = 30  # terminationGracePeriodSeconds
     phase: str = "Pending"
     reason: str = ""  # why it failed, if the control plane or kubelet says so: Evicted, DeadlineExceeded
@@ -161,6 +164,7 @@ class Node:
     ready: bool = True
     ready_since: float = 0.0  # of the Ready condition as it stands; 0.0 = it does not say
     cordoned: bool = False  # spec.unschedulable
+    taints: tuple[Taint, ...] = ()
     allocatable: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -341,6 +345,7 @@ class Partition:
     name: str
     grace: float = 0.0  # seconds that a preempted job gets
     longest: int | None = None  # MaxTime in minutes; None = unlimited
+    nodes: frozenset[SlurmNode] | None = None  # None = it does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

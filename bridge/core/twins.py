@@ -12,11 +12,16 @@ from bridge.core.model import KubeNode, Node, SlurmNode
 from bridge.names import SLURM_NODENAME_LABEL
 
 
+def slurm_name(node: Node) -> SlurmNode:
+    """The one that it claims."""
+    return SlurmNode(node.labels.get(SLURM_NODENAME_LABEL) or node.name)
+
+
 def by_slurm_name(nodes: Iterable[Node]) -> tuple[dict[SlurmNode, Node], tuple[str, ...]]:
     """Nodes that Slurm can be told by their name; two with one name are both left out, and said."""
     found: dict[SlurmNode, list[Node]] = {}
     for node in nodes:
-        found.setdefault(SlurmNode(node.labels.get(SLURM_NODENAME_LABEL) or node.name), []).append(node)
+        found.setdefault(slurm_name(node), []).append(node)
     duplicates = tuple(
         f"{' and '.join(sorted(n.name for n in same))} both claim the Slurm name {name}"
         for name, same in found.items()

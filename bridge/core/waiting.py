@@ -46,7 +46,7 @@ def queued(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
     """Slurm has the job and has not started it: say what Slurm says."""
     if too_long(facts, record):
         return _shorten(facts, pods, record)
-    shown = job_condition(record, facts.now, note=told(facts, record))
+    shown = job_condition(record, facts.now, note=facts.fit.hopeless or told(facts, record))
     steps = tuple(
         SetConditions(pod=pod, conditions=(shown,)) for pod in pods if worth_writing(pod, shown, facts.now)
     )
@@ -70,9 +70,13 @@ def _shorten(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
 
 
 def _exclusions(facts: Facts, record: JobRecord) -> tuple[Step, ...]:
-    """A node that was closed when the job was submitted may be open now, and the other way round."""
+    """A node that could not take the pod when the job was submitted may take it now, and the other way round.
+
+    A job that may run nowhere loses its priority in Slurm (BadConstraints, measured with 26.05): then the old list
+    stands, and a grant is given back.
+    """
     wanted = facts.spec.excluded_nodes if facts.spec else record.excluded
-    if set(wanted) == set(record.excluded):
+    if facts.fit.hopeless or set(wanted) == set(record.excluded):
         return ()
     return (UpdateExclusions(id=record.id, excluded=wanted),)
 
@@ -96,8 +100,8 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         )
     if lacks:
         return lose(facts, pods, record, f"job {record.id} was changed in Slurm and has only {lacks}")
-    unusable = [(name, why) for name in record.nodes if (why := _unusable(facts, name))]
-    if unusable:
+    unusable = [(name, why) for name in record.nodes if (why := facts.fit.obstacles.get(name, ""))]
+    if unusable:  # kube-scheduler would find out, and take longer
         text = "; ".join(f"node {name} {why}" for name, why in unusable)
         return lose(facts, pods, record, text, closed=[name for name, _ in unusable])
     if facts.catching_up and any(slot.gpus for slot in slots):
@@ -212,16 +216,6 @@ def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: 
 def _twin(facts: Facts, name: SlurmNode) -> KubeNode | None:
     node = facts.nodes.get(name)
     return node.name if node else None
-
-
-def _unusable(facts: Facts, name: SlurmNode) -> str:
-    """Known now, so there is no need to wait for kube-scheduler to refuse it."""
-    node = facts.nodes[name]
-    if node.cordoned:
-        return "is cordoned in Kubernetes"
-    if not node.ready:
-        return "is not Ready in Kubernetes"
-    return ""
 
 
 def lose(

@@ -42,8 +42,15 @@ class ResourcesView(Struct):
     limits: dict[str, Quantity] | None = None
 
 
+class PortView(Struct, rename={"host_port": "hostPort", "host_ip": "hostIP"}):
+    host_port: int | None = None
+    host_ip: str | None = None
+    protocol: str | None = None
+
+
 class ContainerView(Struct, rename="camel"):
     name: str = ""
+    ports: list[PortView] | None = None
     resources: ResourcesView | None = None
     restart_policy: str | None = None
 
@@ -60,6 +67,56 @@ class SchedulingGroupView(Struct, rename="camel"):
     pod_group_name: str | None = None
 
 
+class RequirementView(Struct):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class TermView(Struct, rename="camel"):
+    match_expressions: list[RequirementView] | None = None
+    match_fields: list[RequirementView] | None = None
+
+
+class SelectorView(Struct, rename="camel"):
+    node_selector_terms: list[TermView] | None = None
+
+
+class NodeAffinityView(Struct, rename={"required": "requiredDuringSchedulingIgnoredDuringExecution"}):
+    required: SelectorView | None = None
+
+
+class AffinityView(Struct, rename="camel"):
+    node_affinity: NodeAffinityView | None = None
+
+
+class TolerationView(Struct):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class TaintView(Struct):
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class VolumeSourceView(Struct, rename="camel"):
+    claim_name: str = ""
+
+
+class EphemeralView(Struct):
+    """Its presence is all we need: the claim has the name of the pod and of the volume."""
+
+
+class PodVolumeView(Struct, rename="camel"):
+    name: str = ""
+    persistent_volume_claim: VolumeSourceView | None = None
+    ephemeral: EphemeralView | None = None
+
+
 class PodSpecView(Struct, rename="camel"):
     scheduler_name: str | None = None
     node_name: str | None = None
@@ -71,6 +128,10 @@ class PodSpecView(Struct, rename="camel"):
     resources: ResourcesView | None = None
     active_deadline_seconds: int | None = None
     resource_claims: list[ClaimView] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: AffinityView | None = None
+    tolerations: list[TolerationView] | None = None
+    volumes: list[PodVolumeView] | None = None
     termination_grace_period_seconds: int | None = None
     scheduling_group: SchedulingGroupView | None = None
     workload_ref: WorkloadRefView | None = None  # Kubernetes 1.35, in its place
@@ -128,6 +189,7 @@ class PodView(Struct):
 
 class NodeSpecView(Struct):
     unschedulable: bool | None = None
+    taints: list[TaintView] | None = None
 
 
 class NodeStatusView(Struct):
@@ -237,6 +299,44 @@ class ApiResourceView(Struct):
 
 class ApiResourcesView(Struct):
     resources: list[ApiResourceView]
+
+
+class ClaimSpecView(Struct, rename="camel"):
+    volume_name: str | None = None
+    storage_class_name: str | None = None
+
+
+class VolumeClaimView(Struct):
+    metadata: MetaView
+    spec: ClaimSpecView | None = None
+
+
+class VolumeAffinityView(Struct):
+    required: SelectorView | None = None
+
+
+class VolumeSpecView(Struct, rename="camel"):
+    node_affinity: VolumeAffinityView | None = None
+
+
+class VolumeView(Struct):
+    metadata: MetaView
+    spec: VolumeSpecView | None = None
+
+
+class TopologyExpressionView(Struct):
+    key: str = ""
+    values: list[str] | None = None
+
+
+class TopologyView(Struct, rename="camel"):
+    match_label_expressions: list[TopologyExpressionView] | None = None
+
+
+class StorageClassView(Struct, rename="camel"):
+    metadata: MetaView
+    volume_binding_mode: str | None = None
+    allowed_topologies: list[TopologyView] | None = None
 
 
 class ListMetaView(Struct, rename={"version": "resourceVersion", "more": "continue"}):

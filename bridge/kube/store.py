@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from bridge import names
+from bridge.core.constraints import StorageClass, Volume, VolumeClaim
 from bridge.core.grouping.owners import Absence, Reference, named
 from bridge.core.ledger import destination
 from bridge.core.model import KubeNode, Node, Pod, Uid, Workload
@@ -35,7 +36,8 @@ class Pods(Table[Pod]):
     """All pods, ours in full; ours are those whose scheduler name is in `schedulers`.
 
     `on_pod(old, new)` is called for every pod of ours that came (None, new), changed, or went (old, None); a
-    name that comes back with another UID is first a (old, None), then a (None, new). Callbacks must be quick.
+    name that comes back with another UID is first a (old, None), then a (None, new). `on_change` tells the same of
+    every pod, and first. Callbacks must be quick.
     """
 
     def __init__(self, schedulers: Set[str], *, clock: Clock = time.monotonic) -> None:
@@ -120,6 +122,8 @@ class Pods(Table[Pod]):
             self._removed(old, None)  # its DELETED never reached us
             old = None
         self.version += 1
+        for listener in self._listeners:
+            listener(old, new)
         if not self.is_ours(new.scheduler):
             self._foreign[new.uid] = new
             return
@@ -134,6 +138,8 @@ class Pods(Table[Pod]):
 
     def _removed(self, old: Pod, final: Pod | None) -> None:
         self.version += 1
+        for listener in self._listeners:
+            listener(old, None)
         if self._foreign.pop(old.uid, None) is not None:
             return
         self._unlink(old)
@@ -177,6 +183,17 @@ class Store:
         self.nodes: Table[Node] = Table(lambda node: (node.name,), clock=clock)
         self.workloads = Workloads(clock=clock)
         self.jobs = self.workloads.jobs
+        # These make answers better, and nothing stops without them.
+        self.claims: Table[VolumeClaim] = Table(lambda c: (c.namespace, c.name), clock=clock)
+        self.volumes: Table[Volume] = Table(lambda v: (v.name,), clock=clock)
+        self.storage_classes: Table[StorageClass] = Table(lambda c: (c.name,), clock=clock)
+        self.storage_denied: Callable[[], bool] = lambda: False  # whoever reads them says so
+
+    @property
+    def storage_settled(self) -> bool:
+        """All is read that may be read of where volumes lie."""
+        tables = (self.claims, self.volumes, self.storage_classes)
+        return self.storage_denied() or all(table.synced for table in tables)
 
     @property
     def synced(self) -> bool:

@@ -30,6 +30,7 @@ from bridge.core.model import (
     Uid,
 )
 from bridge.errors import ProtocolError, UserError
+from bridge.kube import constraints
 from bridge.kube.shapes import (
     ConditionView,
     ContainerStatusView,
@@ -206,6 +207,8 @@ def _pod(view: PodView) -> Pod:
         resources=_shared_resources(spec.resources) if spec.resources is not None else None,
         active_deadline=spec.active_deadline_seconds,
         claims=tuple(claim.name for claim in spec.resource_claims or ()),
+        constraints=constraints.of_pod(spec),
+        volume_claims=tuple(constraints.claims(meta.name, spec)),
         grace=max(30 if grace is None else grace, meta.deletion_grace_period_seconds or 0),
         phase=intern(status.phase or "Pending"),
         reason=intern(status.reason or ""),
@@ -220,7 +223,7 @@ def _pod(view: PodView) -> Pod:
 
 
 def _small_pod(view: PodView) -> Pod:
-    """A pod that is not ours: who it is, where it runs, whether it has ended."""
+    """A pod that is not ours: who it is, where it runs, which of its ports, whether it has ended."""
     meta, spec, status = view.metadata, view.spec or PodSpecView(), view.status or PodStatusView()
     return Pod(
         namespace=intern(meta.namespace or "default"),
@@ -232,6 +235,7 @@ def _small_pod(view: PodView) -> Pod:
         overhead=_EMPTY,
         scheduler=intern(spec.scheduler_name or ""),
         node=KubeNode(intern(spec.node_name or "")),
+        constraints=constraints.only_ports(spec),
         phase=intern(status.phase or "Pending"),
     )
 
@@ -246,6 +250,7 @@ def _node(view: NodeView) -> Node:
         ready=ready is not None and ready.status == "True",
         ready_since=seconds(ready.last_transition_time) if ready is not None else 0.0,
         cordoned=bool(spec.unschedulable),
+        taints=tuple(map(constraints.taint, spec.taints or ())),
         allocatable=_amounts(status.allocatable),
     )
 
@@ -314,6 +319,7 @@ def nodes_page(raw: bytes) -> Page[Node]:
 
 
 def event(line: bytes, decoder: msgspec.json.Decoder[S], build: Callable[[S], T]) -> Event[T]:
+    """One line of a watch."""
     found = read(_LINE, line, "watch event")
     if found.type == "ERROR":
         status = read(_STATUS, found.object, "watch error")

@@ -50,6 +50,7 @@ from bridge.snapshot import Snapshot
 log = logger("groups")
 RESYNC = 60.0  # seconds in which every group is looked at about once, whatever happened
 RESYNC_TICK = 0.25  # seconds
+STIRRED_PAUSE = 0.005  # seconds between groups of which a change of one node may change the jobs
 UNKNOWN_NODE = 2018  # Slurm's error number for a node name that it doesn't know
 OVER_LIMITS = frozenset({2050, 2051})  # Slurm's error numbers for a limit of a QOS, association or partition
 STALE = 2.0  # seconds: that a job is to end is decided anew when the steps before it took longer, as it frees devices
@@ -125,7 +126,8 @@ class GroupsLoop:
                 self.queue.done(key)
 
     async def _resync(self) -> None:
-        """Every group once a minute, spread out: what an event should have told and didn't. All at once on election."""
+        """Every group once a minute, spread out: what an event should have told and didn't. All at once on election.
+        And those soon whose pods other nodes can take than before."""
         was_leading = False
         due: deque[GroupKey] = deque()
         share, next_round = 0, asyncio.get_running_loop().time() + RESYNC
@@ -137,6 +139,8 @@ class GroupsLoop:
                 for key in self._snapshot.roster:
                     self.queue.add(key)
             was_leading = leading
+            for place, key in enumerate(self._snapshot.stirred()):
+                self.queue.add_after(key, min(place * STIRRED_PAUSE, RESYNC))
             if not due and asyncio.get_running_loop().time() >= next_round:
                 due = deque(self._snapshot.roster)
                 share = math.ceil(len(due) * RESYNC_TICK / RESYNC)

@@ -13,6 +13,7 @@ from typing import Any
 from bridge.core import hostlist, identity
 from bridge.core.checkup import START_DELAY, SlurmNodeRecord, SlurmSetup
 from bridge.core.model import JobId, JobRecord, JobSpec, Partition, SlurmNode, States
+from bridge.errors import UserError
 from bridge.names import EXTERNAL_JOB_FLAG
 from bridge.slurm import wire
 
@@ -43,7 +44,13 @@ def _whole_node(_: bool) -> list[str]:
 
 def node_list(names: Sequence[SlurmNode]) -> list[str]:
     """One hostlist instead of one entry a name: Slurm takes both, and 1,000 names are a line. Clears when empty."""
-    return [hostlist.compress(names)]
+    return [_compressed(tuple(names))]
+
+
+@lru_cache(maxsize=256)
+def _compressed(names: tuple[SlurmNode, ...]) -> str:
+    """Pods of equal needs exclude the same nodes, perhaps thousands."""
+    return hostlist.compress(names)
 
 
 def _required(names: Sequence[SlurmNode]) -> list[str]:
@@ -128,7 +135,17 @@ def partition(found: wire.Partition) -> Partition:
         name=found.name,
         grace=float(found.grace_time),
         longest=int(longest.value) if longest.set and not longest.infinite else None,
+        nodes=_names(found.nodes.configured),
     )
+
+
+@lru_cache(maxsize=64)
+def _names(text: str) -> frozenset[SlurmNode] | None:
+    """The same set for the same hostlist, which is read again and again; None for none, or for what is none."""
+    try:
+        return frozenset(_nodes(text)) or None
+    except UserError:
+        return None
 
 
 def submit_body(job: JobId, spec: JobSpec, version: int) -> wire.Body:
@@ -181,6 +198,7 @@ def job_id_of(text: str) -> JobId:
     return JobId(int(text.partition("+")[0].partition("_")[0]))
 
 
+@lru_cache(maxsize=256)
 def _nodes(text: str) -> tuple[SlurmNode, ...]:
     return tuple(SlurmNode(name) for name in hostlist.expand(text)) if text else ()
 

@@ -276,8 +276,13 @@ class Maximums(Wire, frozen=True):
     time: Number = UNSET  # minutes
 
 
+class PartitionNodes(Wire, frozen=True):
+    configured: str = ""  # a hostlist
+
+
 class Partition(Wire, frozen=True):
     name: str = ""
+    nodes: PartitionNodes = PartitionNodes()
     grace_time: int = 0  # seconds that a preempted job gets
     maximums: Maximums = Maximums()
 

@@ -92,9 +92,13 @@ async def test_the_id_of_a_job_that_slurm_never_had_is_free_and_that_of_a_live_o
         await slurm.client.allocate(job, pinned(spec(), slurm.nodes[:1]))
 
 
-async def test_the_partitions_say_what_preemption_leaves_and_how_long_jobs_may_run(slurm: Slurm) -> None:
+async def test_the_partitions_say_what_preemption_leaves_how_long_jobs_may_run_and_where(
+    slurm: Slurm,
+) -> None:
     found = (await slurm.client.partitions())["slurm-bridge"]
     assert (found.grace, found.longest) == (0.0, None)
+    assert found.nodes is not None
+    assert found.nodes >= set(slurm.nodes)
 
 
 async def test_a_job_that_ran_out_of_memory_says_so(slurm: Slurm) -> None:

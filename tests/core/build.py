@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from bridge.core import jobid
 from bridge.core.attempt import Attempt
 from bridge.core.facts import Facts, Member, Sight
+from bridge.core.fit import Fit, needs, obstacle
 from bridge.core.model import (
     Group,
     GroupKey,
@@ -111,4 +113,14 @@ def facts(*pods: Pod | Member, sights: tuple[Sight, ...] = (), **changes: Any) -
         "nodes": NODES,
         "poll_age": 0.1,
     }
-    return Facts(**(base | changes))
+    found = Facts(**(base | changes))
+    return found if "fit" in changes else replace(found, fit=fit(found.group.pods, found.nodes))
+
+
+def fit(pods: Sequence[Pod], nodes: Mapping[SlurmNode, Node]) -> Fit:
+    """As the READ door finds it, where every node is of the partition."""
+    asked = [needs(pod) for pod in pods]
+    found = {
+        name: next(filter(None, (obstacle(one, node) for one in asked)), "") for name, node in nodes.items()
+    }
+    return Fit({name: why for name, why in found.items() if why})

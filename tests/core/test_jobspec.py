@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bridge.config import JobSettings, PriorityClass, from_mapping
 from bridge.core import grouping
-from bridge.core.jobspec import Rule, essence, explain, translate
+from bridge.core.jobspec import Rule, avoiding, essence, explain, translate
 from bridge.core.model import Container, Group, JobSpec, Mark, Owner, Pod, Resources, SlurmNode, Uid, Workload
 from bridge.core.overrides import key
 from bridge.errors import ConfigError, UserError
@@ -123,11 +123,11 @@ def test_every_annotation_of_ours_reaches_its_field() -> None:
                 prefer="fast", segment_size="4", exclude_nodes="n[1-2]",
             )
         ),
-        excluded=[SlurmNode("n2"), SlurmNode("n9")],
     )  # fmt: skip
     assert (found.nice, found.dependency, found.comment, found.begin) == (5, "afterok:1", "c", "1796112000")
     assert (found.deadline, found.prefer, found.segment_size) == ("1796112060", "fast", 4)
-    assert found.excluded_nodes == ("n1", "n2", "n9")
+    assert found.excluded_nodes == ("n1", "n2")
+    assert avoiding(found, (SlurmNode("n2"), SlurmNode("n9"))).excluded_nodes == ("n1", "n2", "n9")
 
 
 def test_settings_are_weaker_than_the_pod_s_fields_than_the_job_than_the_pod_s_annotations() -> None:

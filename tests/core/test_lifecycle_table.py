@@ -16,7 +16,9 @@ import pytest
 
 from bridge.core import steps
 from bridge.core.conditions import job_condition
+from bridge.core.constraints import Taint
 from bridge.core.facts import ClaimRefused, Facts, Member, Sight
+from bridge.core.fit import Fit
 from bridge.core.ledger import Busy
 from bridge.core.lifecycle import decide
 from bridge.core.model import ENDED_STATES, Condition, ContainerStatus, JobRecord, SlurmNode
@@ -107,6 +109,8 @@ def closed(**changes: Any) -> Mapping[str, Any]:
 CIRCUMSTANCES: Mapping[str, Mapping[str, Any]] = {
     "cordoned": closed(cordoned=True),
     "not ready": closed(ready=False),
+    "tainted": closed(taints=(Taint("gpu", "", "NoSchedule"),)),
+    "no node": {"fit": Fit(hopeless="no node can take the pod: 4 nodes are cordoned in Kubernetes")},
     "devices busy": {"busy": {FIRST: Busy(claims=())}},
     "devices busy for too long": {"busy": {FIRST: Busy(claims=(), overdue=True)}},
     "no room": {"room": False},

@@ -68,11 +68,17 @@ def test_a_grant_whose_node_is_cordoned_before_the_binding_goes_back(scene: Scen
 
 
 def test_a_grant_that_kube_scheduler_cannot_use_goes_back_and_the_pod_gets_another(scene: Scene) -> None:
-    """Slurm isn't told about node selectors; the pod is moved on after the time that a binding may take."""
+    """Slurm isn't told about affinity to other pods; the pod is moved on after the time that a binding may take."""
     blocker = scene.slurm.submit(required_nodes=["k0001"], minimum_nodes=1, shared=["none"])
     scene.job_becomes(blocker, "RUNNING")
-    only = scene.only("n1", "k0001")
-    uid = scene.create(k.pod("picky", options=only, node_selector={"kubernetes.io/hostname": "k0001"}))
+    friend = k.pod("friend", scheduler="default-scheduler")
+    friend["metadata"]["labels"] = {"app": "friend"}
+    friend["spec"]["nodeName"] = "k0001"
+    scene.create(friend)
+    picky = k.pod("picky", options=scene.only("n1", "k0001"))
+    near = {"labelSelector": {"matchLabels": {"app": "friend"}}, "topologyKey": "kubernetes.io/hostname"}
+    picky["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    uid = scene.create(picky)
     scene.when("picky", "is granted n1", lambda pod: k.annotation(pod, k.NODE) == "n1")
     scene.slurm.scancel(blocker)
     pod = scene.running("picky", within=90)

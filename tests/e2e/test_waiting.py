@@ -116,7 +116,7 @@ def test_a_mistyped_option_is_told_with_the_nearest_known_one(scene: Scene) -> N
 
 
 def test_what_slurm_can_never_give_is_told_in_its_own_words(scene: Scene) -> None:
-    uid = scene.create(k.pod("greedy", gpus=99))
+    uid = scene.create(k.pod("greedy", options={"gres": "gres/gpu:99"}))
     scene.says("greedy", "Requested node configuration is not available")
     assert k.gates(scene.get("greedy")) == {k.GATE}
     assert scene.slurm.live_jobs_of(uid) == []

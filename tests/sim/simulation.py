@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +178,22 @@ class Simulation:
 
     # --- users ------------------------------------------------------------------------------------
 
-    def create(self, name: str, *, gpus: int = 1, gated: bool = True, grace: int = 5, **meta: Any) -> str:
-        """A pod of ours as admission leaves it. Returns its UID."""
+    def create(
+        self,
+        name: str,
+        *,
+        gpus: int = 1,
+        gated: bool = True,
+        grace: int = 5,
+        asks: Mapping[str, Any] | None = None,
+        **meta: Any,
+    ) -> str:
+        """A pod of ours as admission leaves it; `asks`: what else stands in its spec. Returns its UID."""
         spec: dict[str, Any] = {
             "schedulerName": names.SCHEDULER_NAME,
             "terminationGracePeriodSeconds": grace,
             "containers": [{"name": "c", "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": str(gpus)}}}],
+            **(asks or {}),
         }
         if gated:
             spec["schedulingGates"] = [{"name": names.SCHEDULING_GATE}]
@@ -209,6 +219,15 @@ class Simulation:
 
     def cordon(self, node: str, closed: bool) -> None:
         self.kube.storage.patch("nodes", "", node, {"spec": {"unschedulable": closed}})
+
+    def label(self, node: str, **labels: str | None) -> None:
+        """None takes a label off."""
+        self.kube.storage.patch("nodes", "", node, {"metadata": {"labels": labels}})
+
+    def taint(self, node: str, *taints: str) -> None:
+        """These keep pods away that don't tolerate them, and no others."""
+        found = [{"key": key, "effect": "NoSchedule"} for key in taints]
+        self.kube.storage.patch("nodes", "", node, {"spec": {"taints": found}})
 
     # --- what Slurm holds -------------------------------------------------------------------------
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from bridge.core.fit import Needs, Taken, obstacle
+from bridge.kube import view
 from tests.worlds.kube import KubeWorld
 from tests.worlds.kube_merge import Object
-from tests.worlds.kube_storage import Refused
+from tests.worlds.kube_storage import Refused, encode
 
 Extender = Callable[[Object], Awaitable[Object]]  # one verb: the JSON that kube-scheduler posts → our answer
 
@@ -61,7 +64,7 @@ class Scheduler:
     """What a stock kube-scheduler with our extender does to un-gated pods of ours.
 
     A nominated node is asked about alone, first. A refusal leaves the pod until something changes; an error
-    clears the nomination and backs off for 1, 2, 4 … 10 s of `clock`. Placement by resources is not
+    clears the nomination and backs off for 1, 2, 4 … 10 s of `clock`. Placement by resources and volumes is not
     simulated.
     """
 
@@ -110,11 +113,7 @@ class Scheduler:
         )
 
     async def _schedule(self, pod: Object) -> bool:
-        usable = [
-            n["metadata"]["name"]
-            for n in self._world.storage.all("nodes")
-            if not (n.get("spec") or {}).get("unschedulable")
-        ]
+        usable = [n["metadata"]["name"] for n in self._world.storage.all("nodes") if self._fits(pod, n)]
         nominated = pod["status"].get("nominatedNodeName", "")
         try:
             fit = await self._ask(pod, [nominated]) if nominated in usable else []
@@ -140,6 +139,18 @@ class Scheduler:
             return False
         self._failures.pop(meta["uid"], None)
         return True
+
+    def _fits(self, pod: Object, node: Object) -> bool:
+        """Cordon, taints, selector and affinity, host ports: what the bridge should have told Slurm."""
+        there = [
+            p
+            for p in self._world.storage.all("pods")
+            if p["spec"].get("nodeName") == node["metadata"]["name"]
+        ]
+        alive = [p for p in there if p["status"].get("phase") not in ("Succeeded", "Failed")]
+        ports = [port for p in alive for port in view.pod_from_object(p).constraints.ports]
+        wants = Needs(view.pod_from_object(pod).constraints)
+        return not obstacle(wants, replace(view.node(encode(node)), ready=True), Taken(0, ports))
 
     async def _ask(self, pod: Object, nodes: list[str]) -> list[str]:
         if not nodes:

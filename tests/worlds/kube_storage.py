@@ -46,6 +46,9 @@ RESOURCES: Mapping[str, Resource] = {
         Resource("events", "Event", "v1"),
         Resource("jobs", "Job", "batch/v1"),
         Resource("leases", "Lease", "coordination.k8s.io/v1"),
+        Resource("persistentvolumeclaims", "PersistentVolumeClaim", "v1"),
+        Resource("persistentvolumes", "PersistentVolume", "v1", namespaced=False),
+        Resource("storageclasses", "StorageClass", "storage.k8s.io/v1", namespaced=False),
     )
 }
 _LABEL = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_./]*)?[A-Za-z0-9]")

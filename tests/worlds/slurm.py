@@ -261,13 +261,12 @@ class SlurmWorld(Cluster):
                 names = sorted(self.partitions)
                 longest = self.longest is not None
                 limit = {"time": {"set": longest, "infinite": not longest, "number": self.longest or 0}}
-                return self._ok(
-                    {
-                        "partitions": [
-                            {"name": n, "grace_time": self.grace_time, "maximums": limit} for n in names
-                        ]
-                    }
-                )
+                every = {
+                    "grace_time": self.grace_time,
+                    "maximums": limit,
+                    "nodes": {"configured": ",".join(self.nodes)},
+                }
+                return self._ok({"partitions": [{"name": name, **every} for name in names]})
         verb, _, name = request.partition(" node/")
         node = self.nodes[name]
         if verb == "GET":

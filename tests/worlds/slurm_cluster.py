@@ -299,8 +299,8 @@ class Cluster:
             fit = [cpus // job.cpus, memory // job.memory, wanted]
             if job.gpu_count:
                 fit.append(len(free) // job.gpu_count)
-            if job.whole:
-                fit.append(1)
+            if job.whole or job.a_node:
+                fit.append(job.a_node or 1)
             if count := max(0, min(fit)):
                 held[node.name] = count
                 gpus[node.name] = tuple(free if job.whole else free[: count * job.gpu_count])
@@ -342,6 +342,7 @@ class Cluster:
             cpus=tasks * int(body.get("cpus_per_task", 1)),
             memory=memory,
             tasks=int(body.get("tasks", 1)) if gang else None,
+            a_node=body.get("tasks_per_node"),
             layout=_layout(body) if body.get("distribution") == "arbitrary" else (),
             gpu_count=sum(map(int, gres)),
             whole=body.get("shared") == ["none"],
@@ -367,6 +368,8 @@ class Cluster:
             raise Refused(2025, "Task count specification invalid")
         fit = [n for n in self.nodes.values() if n.cpus >= job.cpus and n.memory >= job.memory]
         ever = any(n.gpus >= job.gpu_count for n in fit) and "temporary_disk_per_node" not in body
+        if job.tasks is not None:
+            ever = ever and self._place(replace(job, excluded=frozenset()), empty=True) is not None
         too_much = self._external and job.cpus > sum(n.cpus for n in self.nodes.values())
         if not ever and not too_much and not body.get("immediate"):
             # As Slurm does: the refusal leaves a record that keeps the id busy.

@@ -1,0 +1,246 @@
+"""Which nodes cannot take a pod, and by which rule: what kube-scheduler would say, asked before Slurm is.
+
+In: what a pod needs of a node, a node, what the pods on it take. Out: the first rule that fails, as the end of a
+sentence about that node, "" = none fails. The meaning of every field is that of the stock scheduler's filters; what is
+not known of a node, or of the storage that a pod names, stands in nobody's way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+
+from bridge.core import demand, quantity
+from bridge.core.constraints import (
+    ANYWHERE,
+    EVERY_ADDRESS,
+    Constraints,
+    HostPort,
+    Requirement,
+    StorageClass,
+    Taint,
+    Term,
+    Terms,
+    Toleration,
+    Volume,
+    VolumeClaim,
+)
+from bridge.core.model import Node, Pod, SlurmNode
+from bridge.errors import UserError
+from bridge.names import EXTENDED_DEVICE_CLASS_PREFIX
+
+# What a cordon is to a pod: one that tolerates this may go there all the same.
+CORDONED = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+STRANGER = "is no node of this Kubernetes cluster"
+UNWANTED = "is excluded by the option exclude-nodes"
+
+_KEEPS_AWAY = ("NoSchedule", "NoExecute")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_PLURALS = {"is": "are", "has": "have", "does": "do", "takes": "take"}
+_LONGEST = 200  # characters of a selector that a message shows
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """All of a pod that decides which nodes can take it: pods of equal needs fit on the same nodes."""
+
+    constraints: Constraints = ANYWHERE
+    requests: tuple[tuple[str, Fraction], ...] = ()
+    volumes: tuple[Terms, ...] = ()  # where each volume can be mounted that not every node can mount
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What the pods on a node take of what cannot be shared."""
+
+    pods: int = 0
+    ports: Collection[HostPort] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Of a group."""
+
+    obstacles: Mapping[SlurmNode, str] = field(default_factory=dict)  # why a node of both sides can't take it
+    # The nodes of its partition that can't, those that Kubernetes lacks included, sorted; None = which nodes the
+    # partition has is not known.
+    excluded: tuple[SlurmNode, ...] | None = None
+    hopeless: str = ""  # that no node can take it, in sentences; "" = some can, or it isn't known
+
+
+EVERYWHERE = Fit()
+UNUSED = Taken()
+
+
+def needs(pod: Pod, volumes: tuple[Terms, ...] = ()) -> Needs:
+    """Amounts that can't be read count as none: who translates the pod says so."""
+    try:
+        requests = tuple(sorted((name, amount) for name, amount in demand.requested(pod).items() if amount))
+    except UserError:
+        requests = ()
+    return Needs(pod.constraints, requests, volumes)
+
+
+def obstacle(asks: Needs, node: Node, taken: Taken = UNUSED) -> str:
+    """The first rule that keeps a pod off the node."""
+    wants = asks.constraints
+    if not node.ready:
+        return "is not Ready in Kubernetes"
+    if node.cordoned and not _tolerated(CORDONED, wants.tolerations):
+        return "is cordoned in Kubernetes"
+    for taint in node.taints:
+        if taint.effect in _KEEPS_AWAY and not _tolerated(taint, wants.tolerations):
+            return f"has a taint that the pod does not tolerate ({taint})"
+    if any(node.labels.get(key) != value for key, value in wants.selector):
+        return f"does not match the pod's nodeSelector ({_spelled(wants.selector)})"
+    if wants.affinity is not None and not matches(wants.affinity, node):
+        return "does not match the pod's required node affinity"
+    if wants.ports and (port := _conflict(wants.ports, taken.ports)) is not None:
+        return f"has host port {port} in use by another pod"
+    if (limit := most_pods(node)) is not None and taken.pods >= limit:
+        return "has as many pods as it can have"
+    if node.allocatable and (short := _short(asks.requests, node)):
+        return f"is too small for what the pod requests ({short})"
+    if not all(matches(terms, node) for terms in asks.volumes):
+        return "does not reach a volume of the pod"
+    return ""
+
+
+def most_pods(node: Node) -> int | None:
+    """How many pods kubelet takes; None = it does not say."""
+    text = node.allocatable.get("pods")
+    return int(_amount(text)) if text is not None else None
+
+
+def matches(terms: Terms, node: Node) -> bool:
+    """Any of the terms. One without expressions, or with one that nobody can understand, matches nothing."""
+    return any(_term(term, node) for term in terms)
+
+
+def reach(
+    claim: VolumeClaim | None, volume: Volume | None, storage_class: StorageClass | None
+) -> Terms | None:
+    """The nodes that can mount what a claim stands for; None = all, as far as is known.
+
+    Of a claim without a volume the class decides, if it waits for the pod's node; and the node is settled once
+    kube-scheduler has chosen it.
+    """
+    if claim is None:
+        return None
+    if claim.volume:
+        return volume.reach if volume is not None else None
+    if storage_class is None or not storage_class.late:
+        return None
+    if claim.chosen:
+        return (Term(fields=(Requirement("metadata.name", "In", (claim.chosen,)),)),)
+    return storage_class.reach
+
+
+def told(obstacles: Iterable[str]) -> str:
+    """A sentence for each rule, with the number of nodes that it excludes, the most first."""
+    counts = sorted(Counter(obstacles).items(), key=lambda found: (-found[1], found[0]))
+    return "; ".join(f"{count} {_about(count, why)}" for why, count in counts)
+
+
+def _about(count: int, why: str) -> str:
+    verb, _, rest = why.partition(" ")
+    return f"node {why}" if count == 1 else f"nodes {_PLURALS[verb]} {rest}"
+
+
+# --- one rule each ----------------------------------------------------------------------------------
+
+
+def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    return any(_tolerates(one, taint) for one in tolerations)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    match toleration.operator:
+        case "" | "Equal":
+            return toleration.value == taint.value
+        case "Exists":
+            return True
+        case "Gt" | "Lt":
+            return _compares(taint.value, toleration.operator, toleration.value)
+    return False
+
+
+def _term(term: Term, node: Node) -> bool:
+    if not term.labels and not term.fields:
+        return False
+    return all(_holds(one, node.labels.get(one.key)) for one in term.labels) and all(
+        _field_holds(one, node) for one in term.fields
+    )
+
+
+def _holds(wanted: Requirement, value: str | None) -> bool:
+    """Of a label with that value, None = the node lacks it."""
+    match wanted.operator:
+        case "In":
+            return value is not None and value in wanted.values
+        case "NotIn":
+            return value is None or value not in wanted.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            one = len(wanted.values) == 1
+            return value is not None and one and _compares(value, wanted.operator, wanted.values[0])
+    return False
+
+
+def _field_holds(wanted: Requirement, node: Node) -> bool:
+    """The name is the one field that Kubernetes knows, and one value all that it takes."""
+    if wanted.key != "metadata.name" or wanted.operator not in ("In", "NotIn") or len(wanted.values) != 1:
+        return False
+    return _holds(wanted, node.name)
+
+
+def _compares(value: str, operator: str, bound: str) -> bool:
+    """As whole numbers; what is none compares to nothing."""
+    if not (_INTEGER.fullmatch(value) and _INTEGER.fullmatch(bound)):
+        return False
+    return int(value) > int(bound) if operator == "Gt" else int(value) < int(bound)
+
+
+def _conflict(wanted: Iterable[HostPort], used: Collection[HostPort]) -> HostPort | None:
+    """One of the ports that another has on the same address, or on every one."""
+    return next((port for port in wanted if any(_same(port, other) for other in used)), None)
+
+
+def _same(one: HostPort, other: HostPort) -> bool:
+    if (one.port, one.protocol) != (other.port, other.protocol):
+        return False
+    return one.ip == other.ip or EVERY_ADDRESS in (one.ip, other.ip)
+
+
+def _short(requests: Iterable[tuple[str, Fraction]], node: Node) -> str:
+    """The resource of which the whole node has less. What a DRA driver hands out is no part of its allocatable."""
+    for name, amount in requests:
+        has = node.allocatable.get(name)
+        if has is None and name.startswith(EXTENDED_DEVICE_CLASS_PREFIX):
+            continue
+        if amount > (_amount(has) if has is not None else 0):
+            return name
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def _amount(text: str) -> Fraction:
+    try:
+        return quantity.parse(text)
+    except UserError:
+        return Fraction(quantity.LARGEST)  # not known: it stands in nobody's way
+
+
+@lru_cache(maxsize=1024)
+def _spelled(selector: tuple[tuple[str, str], ...]) -> str:
+    text = ",".join(f"{key}={value}" for key, value in selector)
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
