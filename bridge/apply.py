@@ -46,6 +46,7 @@ from bridge.names import (
     JOB_ID_LABEL,
     NODE_ANNOTATION,
     SCHEDULING_GATE,
+    STARTED_ANNOTATION,
     SUBMITTED_ANNOTATION,
     UPSTREAM_FINALIZER,
 )
@@ -140,6 +141,8 @@ class WriteDoor:
                 return await self._kube.patch_pod_status(pod, nominated=node, conditions=conditions)
             case Release(pod=pod, job=job, node=node, gpus=gpus, gang=gang, environment=variables):
                 notes = {NODE_ANNOTATION: node, GPUS_ANNOTATION: gpus or None, **variables}
+                if step.started:
+                    notes[STARTED_ANNOTATION] = str(step.started)
                 return await self._kube.patch_pod(
                     pod,
                     labels={JOB_ID_LABEL: str(job)},
@@ -149,7 +152,7 @@ class WriteDoor:
                 )
             case Forsake(pod=pod, attempt=attempt):
                 text = attempts.render(attempt)
-                placement = (NODE_ANNOTATION, GPUS_ANNOTATION, *environment.written(pod))
+                placement = (NODE_ANNOTATION, GPUS_ANNOTATION, STARTED_ANNOTATION, *environment.written(pod))
                 return await self._kube.patch_pod(
                     pod,
                     annotations={ATTEMPT_ANNOTATION: text, **dict.fromkeys(placement)},

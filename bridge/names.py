@@ -27,6 +27,9 @@ GPUS_ANNOTATION: Final = "slinky.slurm.net/gpus"  # leader writes: Slurm's GRES 
 GANG_ANNOTATION: Final = (
     "slinky.slurm.net/gang"  # leader writes at the grant, reads after a restart: which pods share a job
 )
+STARTED_ANNOTATION: Final = (
+    "slinky.slurm.net/slurm-started"  # leader writes at the grant, reads: the job's start that gave the GPUs
+)
 ENVIRONMENT_PREFIX: Final = (
     "env.slinky.slurm.net/"  # leader writes: Slurm's variables by their names; the container reads
 )

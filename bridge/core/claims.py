@@ -16,7 +16,7 @@ from bridge.core.attempt import of_pod
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.ends import drains, end_doubles, end_pods, evidence, recalled, restarted
 from bridge.core.facts import ClaimRefused, Facts, Member, Sight
-from bridge.core.ledger import holding
+from bridge.core.ledger import holding, started
 from bridge.core.limits import rest, resumed
 from bridge.core.model import JobId, JobRecord, JobSpec, Pod, SlurmNode
 from bridge.core.steps import Decision, DrainNode, EndJob, SetConditions, Step, SubmitJob
@@ -145,10 +145,12 @@ def _anew(facts: Facts, record: JobRecord, pod: Pod) -> bool:
     # slurmctld came up since the binding: a start that is later is another one, whichever boot undid the first.
     skew = 0.0 if pod.bound_at < facts.booted else CLOCK_SKEW
     mark = record.mark
-    back = (
-        mark is not None and mark.attempt < of_pod(pod).number
-    )  # an earlier attempt's, that a crash brought back
-    return back or facts.claims(record) or restarted(facts, record, pod, skew)
+    # An earlier attempt's, that a crash brought back.
+    back = mark is not None and mark.attempt < of_pod(pod).number
+    # Both by slurmctld's clock. Only after a boot: the annotation may be edited.
+    noted = started(pod)
+    again = bool(noted) and noted < int(record.started) and facts.booted >= record.submitted
+    return back or again or facts.claims(record) or restarted(facts, record, pod, skew)
 
 
 def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import Final, TypeVar
 
-from bridge.core import devices, held, hostlist
+from bridge.core import devices, held, hostlist, ledger
 from bridge.core.attempt import of_pod
 from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Pod, Uid, is_ended, is_granted
 from bridge.core.picture import Change, Picture
@@ -186,7 +186,8 @@ def _placed_anew(picture: Picture, job: JobRecord, node: KubeNode) -> bool:
 def _begun_anew(picture: Picture, job: JobRecord, pod: Pod) -> bool:
     """Under its pod; or it is an earlier attempt's, which a crash of slurmctld brought back to life."""
     back = job.mark is not None and job.mark.attempt < of_pod(pod).number
-    return back or job.started > pod.bound_at + picture.skew
+    again = 0 < ledger.started(pod) < int(job.started) and job.submitted <= picture.booted
+    return back or again or job.started > pod.bound_at + picture.skew
 
 
 @_invariant
@@ -276,8 +277,8 @@ def containers_first(change: Change) -> Iterator[str]:
 def converged(picture: Picture) -> Iterator[str]:
     """No business is left: pods run with their job or wait with a reason, and no job is without a pod.
 
-    Tolerated: a pod on a drained node without its job, as a place that slurmctld forgot can't be given back there. Ask
-    when the bridge has had its time.
+    Tolerated: a pod without its job on a drained node, or of a gang that has one on such a node, as places that
+    slurmctld forgot can't be given back there. Ask when the bridge has had its time.
     """
     for pod in picture.pods:
         own = [job for job in picture.own(pod.uid) if not is_ended(job.states)]
@@ -286,7 +287,7 @@ def converged(picture: Picture) -> Iterator[str]:
         elif pod.ended:
             continue
         elif pod.node:
-            if not picture.closed(pod.node) and not any(
+            if not _barred(picture, pod) and not any(
                 pod.node in picture.places(job) and "PENDING" not in job.states for job in own
             ):
                 yield f"pod {pod.ref} runs on {pod.node} and its job does not: {_told(picture.own(pod.uid))}"
@@ -300,6 +301,11 @@ def converged(picture: Picture) -> Iterator[str]:
             continue
         if wanted.isdisjoint(job.mark.uids):
             yield f"job {job.id} is {'+'.join(sorted(job.states))} and none of {', '.join(job.mark.pods)} needs it"
+
+
+def _barred(picture: Picture, pod: Pod) -> bool:
+    mates = {uid for job in picture.own(pod.uid) if job.mark is not None for uid in job.mark.uids}
+    return picture.closed(pod.node) or any(picture.closed(p.node) for p in picture.pods if p.uid in mates)
 
 
 @_invariant

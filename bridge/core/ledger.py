@@ -14,7 +14,13 @@ from functools import lru_cache
 from bridge.core import devices, hostlist
 from bridge.core.model import JobRecord, KubeNode, Pod, SlurmNode, Uid
 from bridge.errors import UserError
-from bridge.names import GPUS_ANNOTATION, JOB_ID_LABEL, NODE_ANNOTATION, SCHEDULING_GATE
+from bridge.names import (
+    GPUS_ANNOTATION,
+    JOB_ID_LABEL,
+    NODE_ANNOTATION,
+    SCHEDULING_GATE,
+    STARTED_ANNOTATION,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,12 @@ def indices(text: str) -> frozenset[int] | None:
         return frozenset(int(number) for number in hostlist.expand(f"[{text}]"))
     except (UserError, ValueError):
         return None
+
+
+def started(pod: Pod) -> int:
+    """The start of its job that gave it its GPUs, in Unix seconds by slurmctld's clock; 0 = not noted."""
+    text = pod.annotations.get(STARTED_ANNOTATION, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def blocking(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from bridge.core import gangs, held, waiting
 from bridge.core.claims import SETTLED, claim, miscounted
 from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_writing
-from bridge.core.ends import end_doubles, end_pods, evidence
+from bridge.core.ends import TAKEN, end_doubles, end_pods, evidence
 from bridge.core.facts import NEVER, Facts, Member, Sight
 from bridge.core.limits import early, told, user_end
 from bridge.core.model import JobId, JobRecord, Pod, is_ended, is_granted
@@ -76,7 +76,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
             *gangs.rivals(facts),
             *gangs.roll(facts, record),
             *_renamed(facts, running, record),
-            *end_doubles(facts, sight),
+            *end_doubles(facts, sight, idle=not is_granted(record.states)),
             *miscounted(facts, running, record),
             *_upkeep(facts, running, record),
             *(joining.steps if joining is not None else ()),
@@ -111,7 +111,6 @@ def _job_of(facts: Facts, running: list[Member]) -> Sight | None:
     live = [s for s in holding if s.live]
     alive = [s for s in live if s.id in facts.current]
     refused = facts.claim_refused is not None
-    ran = [s.record for s in alive if s.record is not None and "PENDING" not in (s.states or ())]
     for member in running:
         job = label_of(member.pod)
         if job is None or not member.pod.node:
@@ -121,6 +120,9 @@ def _job_of(facts: Facts, running: list[Member]) -> Sight | None:
         if labelled.never_ran or lost:
             continue  # what a refused claim left under that id; or another generation of the gang has it
         if labelled.live and labelled.id in facts.current and (named := labelled.record) is not None:
+            # A crash may have brought an earlier attempt's job back to the very place that is claimed.
+            mine = live if named.required and named.reason == TAKEN else alive
+            ran = (s.record for s in mine if s.record is not None and "PENDING" not in (s.states or ()))
             before = [one for one in ran if held.yields(facts, named, one)]
             if before:
                 return facts.sights[min(before, key=lambda one: one.started).id]

@@ -114,6 +114,7 @@ class Release:
     job: JobId
     node: KubeNode
     gpus: str = ""
+    started: int = 0  # Unix seconds, of slurmctld; 0 = what is noted stays
     gang: str = ""  # the pods that start with it, by one name; "" = a pod on its own
     environment: Mapping[str, str] = field(default_factory=dict)
 

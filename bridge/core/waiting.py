@@ -14,7 +14,7 @@ from bridge.core import environment, gangs, held
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts, Member
 from bridge.core.grouping.gangs import generation_of
-from bridge.core.ledger import Busy
+from bridge.core.ledger import Busy, started
 from bridge.core.limits import told, too_long, user_end
 from bridge.core.model import Condition, JobRecord, KubeNode, Pod, Slot, SlurmNode, is_granted
 from bridge.core.placement import PlacementError, place, shortfall
@@ -194,13 +194,20 @@ def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: 
     gang = generation_of(facts.group.key)
     variables = environment.of_pod(facts.group, pod, slot, record)
     release = Release(
-        pod=pod, job=record.id, node=slot.node, gpus=slot.gpus, gang=gang, environment=variables
+        pod=pod,
+        job=record.id,
+        node=slot.node,
+        gpus=slot.gpus,
+        started=int(record.started),
+        gang=gang,
+        environment=variables,
     )
     released = (
         not gated
         and pod.labels.get(JOB_ID_LABEL) == str(record.id)
         and pod.annotations.get(NODE_ANNOTATION) == slot.node
         and pod.annotations.get(GPUS_ANNOTATION, "") == slot.gpus
+        and started(pod) >= release.started
         and (not gang or pod.annotations.get(GANG_ANNOTATION) == gang)
         and variables.items() <= pod.annotations.items()
     )

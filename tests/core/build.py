@@ -30,6 +30,7 @@ from bridge.names import (
     NODE_ANNOTATION,
     SCHEDULER_NAME,
     SCHEDULING_GATE,
+    STARTED_ANNOTATION,
 )
 
 NOW = 1_800_000_000.0
@@ -60,7 +61,7 @@ def released(job: JobId, node: str = "n1", **changes: Any) -> Pod:
     base = {
         "gates": (),
         "labels": {JOB_ID_LABEL: str(job)},
-        "annotations": {NODE_ANNOTATION: node, GPUS_ANNOTATION: "0-1"},
+        "annotations": {NODE_ANNOTATION: node, GPUS_ANNOTATION: "0-1", STARTED_ANNOTATION: f"{NOW - 4:.0f}"},
         "nominated": KubeNode(node),
     }
     return pod(**(base | changes))

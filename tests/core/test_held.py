@@ -148,8 +148,8 @@ def test_a_claim_is_named_and_goes_before_everybody() -> None:
     )
 
 
-def test_a_claim_is_in_the_queue_before_a_double_leaves_what_it_holds() -> None:
-    """Two looks: first it is released, ahead of everybody, then the earlier attempt's job is ended."""
+def test_a_job_of_an_earlier_attempt_that_is_back_on_the_place_keeps_it_and_the_claim_goes() -> None:
+    """Ended, it would leave devices under containers that live, and the next in the queue might be another."""
     back = seen(record(N1, "RUNNING", mark=mark(0)))
     claim = waits(N2, required=(SlurmNode("n1"),), mark=mark(1))
     later = Attempt(number=1, since=NOW - 100)
@@ -157,7 +157,8 @@ def test_a_claim_is_in_the_queue_before_a_double_leaves_what_it_holds() -> None:
     assert first == (Unhold(id=N2), Prioritize(id=N2, priority=held.FIRST))
     queued = waits(N2, "Resources", required=(SlurmNode("n1"),), mark=mark(1), priority=held.FIRST)
     then = decide(facts(sits(N2), sights=(back, queued), attempt=later)).steps
-    assert [step.id for step in then if isinstance(step, EndJob)] == [N1]
+    (named,) = (step for step in then if isinstance(step, NameJob))
+    assert (named.job, [step.id for step in then if isinstance(step, EndJob)]) == (N1, [N2])
 
 
 def test_a_claim_that_was_named_and_not_released_is_released() -> None:

@@ -165,7 +165,7 @@ def test_a_grant_is_nominated_and_released_in_two_writes() -> None:
     assert isinstance(nominate, Nominate)
     assert nominate.node == "n1"
     assert nominate.conditions[0].status == "True"
-    assert release == Release(pod=pod(), job=FIRST, node=KubeNode("n1"), gpus="0-1")
+    assert release == Release(pod=pod(), job=FIRST, node=KubeNode("n1"), gpus="0-1", started=int(NOW) - 4)
 
 
 @pytest.mark.parametrize("flag", ["CONFIGURING", "COMPLETING", "POWER_UP_NODE"])
