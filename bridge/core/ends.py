@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bridge.core import held
 from bridge.core.conditions import disruption, job_condition
-from bridge.core.facts import Facts, Member, Sight
+from bridge.core.facts import UNKILLABLE, Facts, Member, Sight
 from bridge.core.model import (
     DEADLINE_EXCEEDED,
     ContainerStatus,
@@ -181,6 +181,22 @@ def drains(
     )
     new = (name for name in names if name not in facts.drained)
     return tuple(DrainNode(node=n, reason=reason, away=twins.get(n), needed=needed) for n in new)
+
+
+def unkillable(facts: Facts, running: Sequence[Member]) -> tuple[DrainNode, ...]:
+    """As slurmd does where it can't kill a step: the job keeps its devices, and nothing more starts on the node before
+    a person has looked at it."""
+    stuck = [m.pod for m in running if m.pod.deleted and m.node_ready and m.dies_in <= 0]
+    names = {node.name: name for name, node in facts.nodes.items() if name not in facts.drained}
+    return tuple(
+        DrainNode(
+            node=names[pod.node],
+            reason=f"{DRAIN_PREFIX} containers of {pod.ref} live on {UNKILLABLE / 60:.0f} min after their grace",
+            needed=False,
+        )
+        for pod in stuck
+        if pod.node in names
+    )
 
 
 def end_doubles(facts: Facts, keep: Sight, *, idle: bool = False) -> tuple[Step, ...]:

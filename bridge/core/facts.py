@@ -31,6 +31,9 @@ from bridge.core.verdict import Verdict
 from bridge.names import SUBMITTED_ANNOTATION
 
 NEVER = float("inf")
+UNKILLABLE = (
+    3600.0  # seconds after its grace for which a deleted pod's containers may live on, on a node that works
+)
 PATIENCE = 10.0  # seconds without progress before a waiting pod says why
 
 
@@ -91,6 +94,11 @@ class Member:
     def out_of_reach(self) -> bool:
         """On a node that does not answer, or is gone, and kubelet has not told that its containers are dead."""
         return self.node_dead_for > 0 and not self.told_dead
+
+    @property
+    def dies_in(self) -> float:
+        """Seconds for which the containers of a pod that is being deleted may live on."""
+        return self.pod.grace + UNKILLABLE - self.deleted_for
 
     def dead_in(self, margin: float) -> float:
         """Seconds until the answer of `containers_dead` or `stranded` may change by time alone."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from bridge.core import gangs, held, waiting
 from bridge.core.claims import SETTLED, claim, miscounted
 from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_writing
-from bridge.core.ends import TAKEN, end_doubles, end_pods, evidence
+from bridge.core.ends import TAKEN, end_doubles, end_pods, evidence, unkillable
 from bridge.core.facts import NEVER, Facts, Member, Sight
 from bridge.core.limits import early, told, user_end
 from bridge.core.model import JobId, JobRecord, Pod, is_ended, is_granted
@@ -78,6 +78,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
             *_renamed(facts, running, record),
             *end_doubles(facts, sight, idle=not is_granted(record.states)),
             *miscounted(facts, running, record),
+            *unkillable(facts, running),
             *_upkeep(facts, running, record),
             *(joining.steps if joining is not None else ()),
         ),
@@ -212,6 +213,7 @@ def _again(facts: Facts, running: list[Member], record: JobRecord) -> float | No
     """The nearest moment at which time alone may change the decision."""
     margin = facts.limits.death_margin
     waits = [member.dead_in(margin) for member in running if member.pod.deleted and member.node_dead_for]
+    waits += [max(1.0, m.dies_in) for m in running if m.pod.deleted and m.node_ready and m.dies_in > 0]
     if "PENDING" in record.states:
         waits.append(PENDING_LOOK)
     if facts.boot_grace and evidence(replace(facts, boot_age=NEVER), record, [m.pod for m in running]):

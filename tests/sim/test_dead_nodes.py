@@ -62,3 +62,21 @@ def test_a_node_that_a_person_resumed_is_not_drained_again_for_a_job_that_the_br
         assert not drained(sim, node)
 
     play(tmp_path, scene)
+
+
+def test_a_node_whose_kubelet_can_not_end_a_pod_is_drained_after_an_hour_and_the_job_keeps_its_gpus(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        _, node = await alone(sim, gpus=2)
+        job = sim.job_of("p")
+        sim.kubelet._dying = 1e9
+        sim.delete("p")
+        await sim.settle(3500.0)
+        assert not sim.slurm.nodes[SlurmNode(node)].drained
+        await sim.settle(200.0)
+        assert "containers of default/p live on 60 min" in sim.slurm.nodes[SlurmNode(node)].reason
+        assert "RUNNING" in sim.slurm.jobs[job].states
+
+    play(tmp_path, scene, nodes=1)
