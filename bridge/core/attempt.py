@@ -32,6 +32,7 @@ class Attempt:
     bare: bool = (
         False  # nothing is put on top of the user's time limit: with that the job would wait for ever
     )
+    spared: int = 0  # of the number: nothing was lost, but a member of the gang was replaced before the start
 
     def next(
         self, *, refused: Sequence[SlurmNode] = (), closed: Sequence[SlurmNode] = (), now: float
@@ -42,13 +43,22 @@ class Attempt:
             tuple(dict.fromkeys((*self.closed, *closed))),
             now,
             self.bare,
+            self.spared,
         )
+
+    def afresh(self, *, now: float) -> Attempt:
+        """The next one, for other members of the same gang: no grant was lost."""
+        return replace(self, number=self.number + 1, since=now, spared=self.spared + 1)
+
+    @property
+    def lost(self) -> int:
+        return self.number - self.spared
 
     def wait(self, now: float) -> float:
         """Seconds still to wait before this attempt's submit: 1, 2, 4 … 60 after the lost grant."""
         if self.number == 0:
             return 0.0
-        pause = min(LONGEST_WAIT, 2.0 ** min(self.number - 1, 10))
+        pause = min(LONGEST_WAIT, 2.0 ** min(max(self.lost - 1, 0), 10))
         waited = now - self.since
         # A clock that was set back, or another machine's that is behind, must not stop the pod until it has caught up.
         return max(0.0, pause - max(0.0, waited)) if waited > -pause else 0.0
@@ -70,6 +80,8 @@ def render(attempt: Attempt) -> str:
     }
     if attempt.bare:
         body["bare"] = True
+    if attempt.spared:
+        body["spared"] = attempt.spared
     return json.dumps(body, separators=(",", ":"))
 
 
@@ -80,12 +92,14 @@ def parse(text: str) -> Attempt:
     try:
         body: Any = json.loads(text)
         since = float(body.get("since", 0))
+        number = min(max(int(body["attempt"]), 0), MOST)
         return Attempt(
-            min(max(int(body["attempt"]), 0), MOST),
+            number,
             tuple(SlurmNode(str(n)) for n in body.get("excluded", ())),
             tuple(SlurmNode(str(n)) for n in body.get("closed", ())),
             since if math.isfinite(since) else 0.0,
             body.get("bare") is True,
+            min(max(int(body.get("spared", 0)), 0), number),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Attempt()

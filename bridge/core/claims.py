@@ -158,7 +158,7 @@ def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:
     count = len(set(nodes))
     return replace(
         spec,
-        tasks=len(nodes) if spec.memory_per_cpu or spec.gres_per_task else spec.tasks,
+        tasks=len(nodes) if spec.memory_per_cpu or spec.gres_per_task or spec.tasks_per_node else spec.tasks,
         tasks_per_node=None if count < len(nodes) else spec.tasks_per_node,
         required_nodes=nodes,
         excluded_nodes=(),

@@ -211,7 +211,7 @@ def _taken_back(facts: Facts, pods: list[Pod], why: str) -> Decision:
     if hidden and not live:
         return Decision(verdict=Verdict(Reason.GATHERING, why), reads=hidden, again=1.0)
     tried = max((s.record.mark.attempt for s in live if s.record and s.record.mark), default=-1)
-    following = facts.attempt.next(now=facts.now)
+    following = facts.attempt.afresh(now=facts.now)
     # First, as for any grant that is given up: another leader must not take this end for a person's.
     left = [p for p in pods if attempts.of_pod(p).number <= tried]
     forsaken = (Forsake(pod=pod, attempt=following) for pod in left)
@@ -235,9 +235,9 @@ def _submit(facts: Facts, pods: list[Pod]) -> Decision:
         text = f"attempt {facts.attempt.number} is submitted in {pause:.0f} s"
         return Decision(verdict=Verdict(Reason.READY, text), again=pause)
     # Nodes that were only closed are not held against the pod.
-    if facts.attempt.number - len(facts.attempt.closed) > facts.limits.max_attempts:
+    if facts.attempt.lost - len(facts.attempt.closed) > facts.limits.max_attempts:
         return _refused(
-            facts, pods, f"gave up after {facts.attempt.number} lost grants; delete the pod to start over"
+            facts, pods, f"gave up after {facts.attempt.lost} lost grants; delete the pod to start over"
         )
     if facts.unseen:
         text = f"looking for a job of this gang among {len(facts.unseen)} that have not been read yet"

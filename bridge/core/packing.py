@@ -17,21 +17,23 @@ BY_PERSON = ("owner", "pod")  # layers of annotations
 
 
 def by_task(spec: JobSpec, options: Options) -> JobSpec:
-    """The same amounts by the task. One pod a node where all the nodes are its own, or where it asks for as many."""
-    memory: int | None = spec.memory_mib
+    """The same amounts by the task; whole nodes, or as many as pods, get like numbers of pods, and memory by the node."""
+    memory = memory_of_one = spec.memory_mib
     per_cpu: int | None = None
     if options.sources.get("memory_mib") not in BY_PERSON and memory is not None:
         per_cpu = math.ceil(memory / spec.cpus_per_task)
         memory = None
     by_node = options.sources.get("gres") in BY_PERSON
-    apart = spec.nodes_min == spec.tasks
+    most = math.ceil(spec.tasks / spec.nodes_min) if spec.exclusive or spec.nodes_min == spec.tasks else None
+    if most is not None and per_cpu is not None and memory_of_one is not None:
+        memory, per_cpu = memory_of_one * most, None  # of whole nodes every CPU would count
     return replace(
         spec,
         memory_mib=memory,
         memory_per_cpu=per_cpu,
         gres=spec.gres if by_node else "",
         gres_per_task="" if by_node else spec.gres,
-        tasks_per_node=1 if apart else None,
+        tasks_per_node=most,
     )
 
 

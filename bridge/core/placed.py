@@ -79,7 +79,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
             *end_doubles(facts, sight, idle=not is_granted(record.states)),
             *miscounted(facts, running, record),
             *unkillable(facts, running),
-            *_upkeep(facts, running, record),
+            *_upkeep(facts, running if joining is None else [m for m in running if m.pod.node], record),
             *(joining.steps if joining is not None else ()),
         ),
         reads=_limit_read(facts, sight, record) or _dispute_read(facts, pods, record),

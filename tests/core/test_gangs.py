@@ -136,10 +136,9 @@ def test_each_task_has_at_least_what_its_pod_asks_for(pods: int, cpu: int, memor
     found = spec(*(member(i, f"{cpu}m", str(memory), gpus) for i in range(pods)))
     assert found.tasks == pods
     assert found.cpus_per_task * 1000 >= cpu
-    assert found.memory_per_cpu is not None
-    assert found.memory_mib is None
-    assert found.memory_per_cpu * found.cpus_per_task * 2**20 >= memory
-    assert found.memory_per_cpu * found.cpus_per_task * 2**20 < memory + (found.cpus_per_task + 1) * 2**20
+    counted = found.memory_mib if pods == 1 else (found.memory_per_cpu or 0) * found.cpus_per_task
+    assert counted is not None
+    assert memory <= counted * 2**20 < memory + (found.cpus_per_task + 1) * 2**20
     assert devices.wanted(found.gres_per_task) == gpus
     assert not found.gres
 
@@ -153,6 +152,14 @@ def test_of_different_pods_the_most_of_each_counts_for_every_one() -> None:
 def test_whole_nodes_are_one_for_each_pod() -> None:
     found = spec(*(member(i, "1", "1Gi", 0, exclusive="true") for i in range(3)))
     assert (found.nodes_min, found.nodes_max, found.tasks_per_node) == (3, 3, 1)
+
+
+def test_pods_share_whole_nodes_evenly_and_memory_is_counted_by_the_node() -> None:
+    """By the CPU it would count for every one of the node's, as all are the job's."""
+    wishes = {"exclusive": "true", "min_nodes": "2", "max_nodes": "2"}
+    found = spec(*(member(i, "1", "100Gi", 0, **wishes) for i in range(6)))
+    assert (found.nodes_min, found.nodes_max, found.tasks_per_node) == (2, 2, 3)
+    assert (found.memory_mib, found.memory_per_cpu) == (300 * 1024, None)
 
 
 def test_more_nodes_than_pods_are_refused() -> None:

@@ -127,6 +127,25 @@ def test_a_member_that_goes_while_the_gang_waits_is_replaced_in_the_next_job(tmp
     play(tmp_path, scene)
 
 
+def test_members_that_are_replaced_while_the_gang_waits_are_no_lost_grants(tmp_path: Path) -> None:
+    """Of those it has a number, and each is waited for longer."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.held = True
+        sim.start()
+        gang = Gang(sim, "g", 2)
+        names = gang.pods()
+        for _ in range(25):
+            await sim.until(lambda: live(sim), 5)
+            sim.delete(names[1])
+            await sim.until(lambda: not live(sim), 5)
+            names[1] = gang.pod(1)
+        sim.slurm.held = False
+        await sim.until(lambda: all_run(sim, names), 10)
+
+    play(tmp_path, scene)
+
+
 def test_who_comes_for_a_lost_member_gets_its_place_in_the_job_that_runs(tmp_path: Path) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
