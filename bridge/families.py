@@ -158,13 +158,14 @@ class Families:
     def _vacancies(
         self, family: Family, seats: Iterable[Seat], keys: Iterable[GroupKey]
     ) -> Iterator[Vacancy]:
-        """Of jobs that run. Where a loss takes all along, nobody comes for one that was lost."""
+        """Of jobs that run, or under which pods run. Where a loss takes all along, nobody comes for a lost one."""
         for key in sorted(keys):
             for job in self._live(key):
                 record = self._watcher.records.get(job)
-                if record is None or record.mark is None or not is_granted(record.states):
-                    continue
                 members = [seat for seat in seats if key in (seat.named, seat.present)]
+                runs = any(seat.living and seat.pod.node for seat in members)
+                if record is None or record.mark is None or not (runs or is_granted(record.states)):
+                    continue
                 lost = any(not seat.living and seat.pod.phase != "Succeeded" for seat in members)
                 if not (family.gang.restart and lost):
                     yield Vacancy(group=key, tasks=record.tasks or len(record.mark.uids))

@@ -18,11 +18,11 @@ from bridge.core.ends import drains, end_doubles, end_pods, evidence, recalled, 
 from bridge.core.facts import ClaimRefused, Facts, Member, Sight
 from bridge.core.ledger import holding, started
 from bridge.core.limits import rest, resumed
-from bridge.core.model import JobId, JobRecord, JobSpec, Pod, SlurmNode
+from bridge.core.model import JobId, JobRecord, JobSpec, KubeNode, Pod, SlurmNode
 from bridge.core.steps import Decision, DrainNode, EndJob, SetConditions, Step, SubmitJob
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError
-from bridge.names import DRAIN_PREFIX
+from bridge.names import DRAIN_PREFIX, NODE_ANNOTATION
 
 PAUSE, LONGEST = 15.0, 120.0  # seconds between two claims; longer each time, but where the next may decide
 FRESH = 60.0  # seconds: an older refusal says nothing of today
@@ -183,9 +183,11 @@ def _tell(facts: Facts, running: list[Member], text: str) -> tuple[Step, ...]:
 
 
 def _nodes_of(facts: Facts, running: list[Member]) -> tuple[SlurmNode, ...]:
-    """Where the pods sit, as Slurm calls it; of a gang each pod's, in its order; () if a node has no twin."""
+    """Where the pods sit, as Slurm calls it; of a gang each pod's, in its order, also of one that has been sent there;
+    () if a node has no twin."""
     names = {node.name: slurm for slurm, node in facts.nodes.items()}
-    placed = [m.pod.node for m in running if m.pod.node]
+    sent = NODE_ANNOTATION if facts.group.gang is not None else ""
+    placed = [node for m in running if (node := m.pod.node or KubeNode(m.pod.annotations.get(sent, "")))]
     held = placed if facts.group.gang is not None else dict.fromkeys(placed)
     return tuple(names[name] for name in held) if all(name in names for name in held) else ()
 

@@ -233,7 +233,8 @@ def exit_of(pods: Sequence[Pod], workload: Workload | None = None) -> Exit:
 
 
 def _exit_of(pods: Sequence[Pod]) -> Exit:
-    for pod in pods:
+    """A pod that the bridge took away went with another, which tells why."""
+    for pod in sorted(pods, key=lambda one: bool(taken_away(one))):
         if pod.phase == "Succeeded":
             continue
         failed = _failed(pod)

@@ -137,9 +137,10 @@ def seated(facts: Facts) -> Facts:
 def half_started(facts: Facts, running: Sequence[Member], record: JobRecord) -> Verdict | None:
     """Some have their nodes, and others of the first hour can't get theirs: all begin anew."""
     gang = facts.group.gang
-    if gang is None or not is_granted(record.states) or record.required:
+    if gang is None or not is_granted(record.states):
         return None
-    late = [pod for pod in unbound(running) if pod.created <= record.started]
+    first = min((m.pod.bound_at for m in running if m.pod.bound_at), default=0.0)
+    late = [pod for pod in unbound(running) if pod.created <= first]  # whoever came for a lost one came later
     if not late or facts.granted_age <= gang.timeout:
         return None
     text = f"pod {late[0].ref} got no node within {gang.timeout} s of job {record.id}; its gang begins anew"

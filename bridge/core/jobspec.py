@@ -191,6 +191,12 @@ def _answer(group: Group, settings: JobSettings) -> _Answer:
     except OptionError as error:
         raise UserError(f"{_object(group, error.layer, error.key)}: {error}") from error
     if said.gang and group.gang is None:
+        waits = next((one for one in group.owners if one.in_turn), None)
+        if waits is not None:
+            raise UserError(
+                f"{_object(group, said.sources['gang'], key('gang'))}: {key('gang')}: with {waits.in_turn} the pods of"
+                f" {waits.ref} are made one after the other and can't start together; remove one of the two"
+            )
         raise UserError(
             f"{_object(group, said.sources['gang'], key('gang'))}: {key('gang')}: a pod on its own is no gang; remove"
             " the annotation, or make the pods with a Job"

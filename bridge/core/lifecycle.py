@@ -20,6 +20,7 @@ from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.ends import END_TEXT, Exit, drains, end_doubles, end_pods, exit_of, taken_away
 from bridge.core.facts import PATIENCE, Facts, Member, Sight
 from bridge.core.ghosts import at_peace, at_rest
+from bridge.core.grouping.ranks import last
 from bridge.core.model import JobId, JobRecord, Pod, is_granted
 from bridge.core.placed import placed
 from bridge.core.steps import (
@@ -87,8 +88,9 @@ def wind_down(facts: Facts) -> Decision:
         if ran
         else f"pods of {facts.group.key} were deleted before they started"
     )
-    how = exit_of(ran, facts.group.workload) if ran else Exit(None)
-    said = how.note or next(filter(None, map(taken_away, ran)), "")
+    counting = last(ran) if facts.group.gang is not None else ran
+    how = exit_of(counting, facts.group.workload) if ran else Exit(None)
+    said = how.note or next(filter(None, map(taken_away, counting)), "")
     note = "; ".join(filter(None, (facts.spec.comment if facts.spec else "", said))) if said else ""
     silent = [m for m in facts.members if m.pod not in stranded and not m.told_dead]
     working = tuple({m.pod.node: m.node_ready_since for m in silent}.items())

@@ -189,6 +189,7 @@ class Workload:
     active_deadline: int | None = None  # seconds
     overdue: str = ""  # why its controller ends its pods at that deadline; "" = it doesn't
     size: int | None = None  # pods that make one group complete; None = it does not say
+    in_turn: str = ""  # the field that makes its controller wait with some pods until others run
     sizes: Mapping[str, int] = field(default_factory=dict)  # of a built-in Workload: its gangs by name
     timeout: int | None = None  # seconds that a coscheduling PodGroup waits for its members
     parent: str = ""  # the built-in Workload that a built-in PodGroup was made from

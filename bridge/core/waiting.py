@@ -16,7 +16,7 @@ from bridge.core.facts import Facts, Member
 from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy, started
 from bridge.core.limits import told, too_long, user_end
-from bridge.core.model import Condition, JobRecord, KubeNode, Pod, Slot, SlurmNode, is_granted
+from bridge.core.model import Condition, JobRecord, KubeNode, Pod, Slot, SlurmNode, is_ended, is_granted
 from bridge.core.placement import PlacementError, place, shortfall
 from bridge.core.steps import (
     Decision,
@@ -140,8 +140,11 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
 def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decision | None:
     """Members without a node, of a gang of which others run: each goes to its place in the job."""
     pods = gangs.unbound(running)
-    if facts.group.gang is None or not pods or not is_granted(record.states) or record.preempted:
+    if facts.group.gang is None or not pods or record.preempted or is_ended(record.states):
         return None
+    if not is_granted(record.states):
+        text = f"job {record.id}, which has the pod's place, is {'+'.join(sorted(record.states))}"
+        return gangs.told(facts, pods, Verdict(Reason.GATHERING, text))
     if any(gangs.roll(facts, record)):
         text = f"job {record.id} is told which pod came for a lost one"
         return Decision(verdict=Verdict(Reason.GRANTED, text), again=NOMINATE_AGAIN)
@@ -154,6 +157,11 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, str(error)), again=NOMINATE_AGAIN)
     if (busy := facts.busy.get(record.id)) is not None:
         return gangs.told(facts, pods, Verdict(Reason.DEVICES_BUSY, busy.text), again=NOMINATE_AGAIN)
+    barred = {node.name: facts.fit.obstacles.get(name, "") for name, node in facts.nodes.items()}
+    unusable = [(node, why) for pod in pods if (why := barred.get(node := slots[pod.uid].node, ""))]
+    if unusable:
+        text = "; ".join(f"node {node} of job {record.id} {why}" for node, why in unusable)
+        return gangs.told(facts, pods, Verdict(Reason.GATHERING, text))
     steps: list[Step] = list(_told(facts, pods, record)) if facts.barred else []
     for pod in pods:
         gated = SCHEDULING_GATE in pod.gates

@@ -203,18 +203,38 @@ class NodeView(Struct):
     status: NodeStatusView | None = None
 
 
+class TemplateSpecView(Struct, rename="camel"):
+    scheduler_name: str | None = None
+
+
+class TemplateView(Struct):
+    spec: TemplateSpecView | None = None
+
+
 class JobSpecView(Struct, rename="camel"):
     parallelism: int | None = None
     completions: int | None = None
+    template: TemplateView | None = None
 
 
 class JobTemplateView(Struct):
     spec: JobSpecView | None = None
 
 
-class ReplicatedJobView(Struct):
+class ReplicatedJobView(Struct, rename="camel"):
+    name: str = ""
     template: JobTemplateView | None = None
     replicas: int | None = None
+    depends_on: list[msgspec.Raw] | None = None
+
+
+class ReplicatedJobStatusView(Struct):
+    name: str = ""
+    succeeded: int | None = None
+
+
+class StartupPolicyView(Struct, rename="camel"):
+    startup_policy_order: str | None = None
 
 
 class LeaderWorkerTemplateView(Struct):
@@ -257,6 +277,7 @@ class WorkloadSpecView(Struct, rename="camel"):
     parallelism: int | None = None
     completions: int | None = None
     replicated_jobs: list[ReplicatedJobView] | None = None  # JobSet
+    startup_policy: str | StartupPolicyView | None = None  # of a LeaderWorkerSet a word
     leader_worker_template: LeaderWorkerTemplateView | None = None  # LeaderWorkerSet
     min_member: int | None = None  # coscheduling PodGroup
     schedule_timeout_seconds: int | None = None
@@ -267,9 +288,11 @@ class WorkloadSpecView(Struct, rename="camel"):
     pod_group_templates: list[PodGroupTemplateView] | None = None
 
 
-class WorkloadStatusView(Struct):
+class WorkloadStatusView(Struct, rename="camel"):
     conditions: list[ConditionView] | None = None  # Job
     succeeded: int | None = None  # Job
+    failed_indexes: str | None = None  # Job: "1,3-5" will not come again
+    replicated_jobs_status: list[ReplicatedJobStatusView] | None = None  # JobSet
 
 
 class WorkloadView(Struct, rename="camel"):

@@ -18,12 +18,16 @@ from bridge.kube.shapes import (
     ApiGroupsView,
     ApiResourcesView,
     ConditionView,
+    JobSpecView,
     ListView,
     PodGroupTemplateView,
     PolicyView,
+    StartupPolicyView,
     WorkloadSpecView,
+    WorkloadStatusView,
     WorkloadView,
 )
+from bridge.names import SCHEDULER_NAME, UPSTREAM_SCHEDULER_NAME
 
 JOB = ("batch/v1", "Job")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # the whole object once more
@@ -70,7 +74,7 @@ def resources(raw: bytes) -> frozenset[str]:
 
 def _workload(found: WorkloadView, api_version: str, kind: str) -> Workload:
     meta, spec = found.metadata, found.spec or WorkloadSpecView()
-    done = (found.status.succeeded if found.status else None) or 0
+    status = found.status or WorkloadStatusView()
     annotations = dict(view.words(meta.annotations))
     annotations.pop(_LAST_APPLIED, None)
     return Workload(
@@ -82,8 +86,9 @@ def _workload(found: WorkloadView, api_version: str, kind: str) -> Workload:
         annotations=annotations,
         owners=view.owners(meta.owner_references),
         active_deadline=spec.active_deadline_seconds,
-        overdue=next(filter(None, map(_overdue, (found.status and found.status.conditions) or ())), ""),
-        size=_size(kind, spec, done),
+        overdue=next(filter(None, map(_overdue, status.conditions or ())), ""),
+        size=_size(kind, spec, status),
+        in_turn=_in_turn(spec),
         sizes=_sizes([*(spec.pod_groups or ()), *(spec.pod_group_templates or ())]),
         timeout=spec.schedule_timeout_seconds,
         parent=_parent(spec),
@@ -96,17 +101,36 @@ def _overdue(shown: ConditionView) -> str:
     return shown.message or DEADLINE_EXCEEDED if late and shown.type in ("FailureTarget", "Failed") else ""
 
 
-def _size(kind: str, spec: WorkloadSpecView, done: int) -> int | None:
-    """Pods that make one group complete. `done`: of a Job, those that need not run any more."""
+def _in_turn(spec: WorkloadSpecView) -> str:
+    """What makes the controller wait with some of the pods until others run; "" = nothing."""
+    policy = spec.startup_policy
+    if policy == "LeaderReady":
+        return "spec.startupPolicy: LeaderReady"
+    if isinstance(policy, StartupPolicyView) and policy.startup_policy_order == "InOrder":
+        return "spec.startupPolicy.startupPolicyOrder: InOrder"
+    if any(replicated.depends_on for replicated in spec.replicated_jobs or ()):
+        return "spec.replicatedJobs[].dependsOn"
+    return ""
+
+
+def _size(kind: str, spec: WorkloadSpecView, status: WorkloadStatusView) -> int | None:
+    """Pods that make one group complete, without those that need not run any more."""
     match kind:
         case "Job":
+            done = (status.succeeded or 0) + _count(status.failed_indexes or "")
             return _at_once(spec.parallelism, spec.completions, done)
         case "JobSet":
+            over = {one.name: one.succeeded or 0 for one in status.replicated_jobs_status or ()}
             total = 0
             for replicated in spec.replicated_jobs or ():
                 inner = replicated.template.spec if replicated.template else None
+                if inner is not None and _elsewhere(inner):
+                    continue
                 pods = _at_once(inner.parallelism, inner.completions) if inner else 1
-                total += pods * (1 if replicated.replicas is None else replicated.replicas)
+                jobs = (1 if replicated.replicas is None else replicated.replicas) - over.get(
+                    replicated.name, 0
+                )
+                total += pods * max(0, jobs)
             return total
         case "LeaderWorkerSet":
             template = spec.leader_worker_template
@@ -114,6 +138,19 @@ def _size(kind: str, spec: WorkloadSpecView, done: int) -> int | None:
         case "PodGroup":
             return _gang(spec.scheduling_policy) if spec.min_member is None else spec.min_member
     return None
+
+
+def _elsewhere(job: JobSpecView) -> bool:
+    """Its pods name a scheduler that is none of ours; without a name admission may set ours."""
+    named = job.template and job.template.spec and job.template.spec.scheduler_name
+    return bool(named) and named not in (SCHEDULER_NAME, UPSTREAM_SCHEDULER_NAME)
+
+
+def _count(indexes: str) -> int:
+    """ "1,3-5" → 4; what the Job controller does not write counts for none."""
+    found = (part.partition("-") for part in indexes.split(",") if part)
+    ends = ((first, last or first) for first, _, last in found)
+    return sum(int(last) - int(first) + 1 for first, last in ends if first.isdecimal() and last.isdecimal())
 
 
 def _at_once(parallelism: int | None, completions: int | None, done: int = 0) -> int:

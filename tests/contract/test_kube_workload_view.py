@@ -49,6 +49,41 @@ def test_what_makes_one_group_complete(kind: str, spec: Any, size: int | None) -
     assert read(kind, spec).size == size
 
 
+def test_jobs_of_a_jobset_that_are_over_or_of_another_scheduler_are_not_waited_for() -> None:
+    other = {**replicated(parallelism=4), "name": "cpu"}
+    other["template"]["spec"]["template"]["spec"]["schedulerName"] = "default-scheduler"
+    workers = {**replicated(3, parallelism=2), "name": "w"}
+    obj = {
+        "metadata": {"name": "a"},
+        "spec": {"replicatedJobs": [other, workers]},
+        "status": {"replicatedJobsStatus": [{"name": "w", "succeeded": 1}, {"name": "cpu", "succeeded": 0}]},
+    }
+    assert workload_view.workload(raw(obj), "x/v1", "JobSet").size == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("LeaderWorkerSet", {"startupPolicy": "LeaderReady"}),
+        ("JobSet", {"startupPolicy": {"startupPolicyOrder": "InOrder"}}),
+        ("JobSet", {"replicatedJobs": [{**replicated(), "dependsOn": [{"name": "x", "status": "Ready"}]}]}),
+    ],
+)
+def test_workloads_whose_pods_are_made_one_after_the_other_say_by_what(kind: str, spec: Any) -> None:
+    assert read(kind, spec).in_turn.startswith("spec.")
+
+
+def test_workloads_whose_pods_are_made_at_once() -> None:
+    assert not read("LeaderWorkerSet", {"startupPolicy": "LeaderCreated"}).in_turn
+    assert not read("JobSet", {"startupPolicy": {"startupPolicyOrder": "AnyOrder"}}).in_turn
+
+
+@pytest.mark.parametrize(("failed", "size"), [("1,3-5", 4), ("1,3-5,7-8", 2), ("", 4), ("all", 4), (None, 4)])
+def test_indexes_of_a_job_that_have_failed_for_good_are_not_waited_for(failed: str | None, size: int) -> None:
+    obj = {"metadata": {"name": "a"}, "spec": {"parallelism": 4, "completions": 8}}
+    assert workload_view.workload(raw({**obj, "status": {"failedIndexes": failed}})).size == size
+
+
 def test_pods_of_a_job_that_have_succeeded_are_not_waited_for() -> None:
     obj = {"metadata": {"name": "a"}, "spec": {"parallelism": 4, "completions": 6}}
     sizes = [

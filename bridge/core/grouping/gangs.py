@@ -8,12 +8,12 @@ stays in its group; a generation is named by the UIDs of its pods, so whoever se
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.core.grouping import pod as pod_kind
 from bridge.core.model import Gang, GroupKey, Pod, Uid, Workload
-from bridge.names import GANG_ANNOTATION
+from bridge.names import GANG_ANNOTATION, NODE_ANNOTATION
 
 _BETWEEN = "."  # UID of the workload, then the generation; no UID has one
 
@@ -86,8 +86,13 @@ def assign(
     """The group of every pod of the family; of one that is on its way out and has never had one: None of it."""
     found: dict[Uid, GroupKey] = {}
     free: list[Seat] = []
+    begun = {
+        family.generation(said)
+        for seat in seats
+        if seat.living and seat.pod.node and (said := _said(seat.pod))
+    }
     for seat in seats:
-        if (key := seat.named or _begun(family, seat)) is not None:
+        if (key := seat.named or _begun(family, seat, begun)) is not None:
             found[seat.pod.uid] = key
         elif seat.living:
             free.append(seat)
@@ -105,12 +110,17 @@ def assign(
     return found | {seat.pod.uid: key for seat in free}
 
 
-def _begun(family: Family, seat: Seat) -> GroupKey | None:
+def _said(pod: Pod) -> str:
+    return pod.annotations.get(GANG_ANNOTATION, "")
+
+
+def _begun(family: Family, seat: Seat, begun: Collection[GroupKey]) -> GroupKey | None:
     """Of a pod that has a node: by its own annotation, as a process that has just started knows no more. One that has
-    none was started before anybody asked for a gang."""
+    none was started before anybody asked for a gang. A pod that has been sent to its node, too, if others are there."""
+    said = _said(seat.pod)
     if not seat.pod.node:
-        return None
-    said = seat.pod.annotations.get(GANG_ANNOTATION, "")
+        sent = seat.living and said and NODE_ANNOTATION in seat.pod.annotations
+        return key if sent and (key := family.generation(said)) in begun else None
     return family.generation(said) if said else seat.present or pod_kind.key_of(seat.pod)
 
 

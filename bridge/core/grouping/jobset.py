@@ -14,6 +14,11 @@ KIND = "JobSet"
 def family(pod: Pod, above: Chain) -> Family | None:
     """All pods of the JobSet. Where one of its Jobs alone asks for a gang, that Job is one."""
     owner, job = above.find(GROUP, KIND), above.find("batch", "Job")
-    if owner is None or not wishes.asked(pod, owner) or (job is not None and wishes.asked(pod, job) is False):
+    if (
+        owner is None
+        or owner.in_turn
+        or not wishes.asked(pod, owner)
+        or (job is not None and wishes.asked(pod, job) is False)
+    ):
         return None
     return Family.of(owner, wishes.gang(owner.size or 1, pod, owner))

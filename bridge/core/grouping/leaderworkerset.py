@@ -1,4 +1,7 @@
-"""A pod of a LeaderWorkerSet: leader and workers of one group are one job in Slurm, unless gang: "false" says no."""
+"""A pod of a LeaderWorkerSet: leader and workers of one group are one job in Slurm, unless gang: "false" says no.
+
+Where the workers are made when the leader is ready (LeaderReady), each pod has a job of its own.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ KIND = "LeaderWorkerSet"
 def family(pod: Pod, above: Chain) -> Family | None:
     """The pods of its group, by the group's index."""
     owner, index = above.find(GROUP, KIND), pod.labels.get(LWS_GROUP_INDEX, "")
-    if owner is None or not index or wishes.asked(pod, owner) is False:
+    if owner is None or owner.in_turn or not index or wishes.asked(pod, owner) is False:
         return None
     one = Family.of(owner, wishes.gang(owner.size or 1, pod, owner))
     return replace(one, name=f"{owner.name}-{index}", uid=f"{owner.uid}-{index}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from bridge.core.model import Pod
 from bridge.names import COMPLETION_INDEX, JOBSET_JOB_INDEX, LWS_WORKER_INDEX, POD_INDEX
@@ -17,6 +18,18 @@ def rank(pod: Pod) -> tuple[int, int, str, int]:
     stem, number = _split(pod.name)
     index = next((found for key in INDICES if (found := _number(pod, key)) >= 0), -1)
     return (_number(pod, JOBSET_JOB_INDEX), index, stem, number)
+
+
+def last(pods: Iterable[Pod]) -> list[Pod]:
+    """Of those that came for each other, by their index, who came last; all that have none. In the order given."""
+    everyone = list(pods)
+    newest: dict[tuple[int, ...], Pod] = {}
+    for pod in everyone:
+        if (place := rank(pod)[:2])[1] >= 0:
+            newest[place] = max(
+                newest.get(place, pod), pod, key=lambda one: (one.created, one.phase == "Succeeded")
+            )
+    return [pod for pod in everyone if newest.get(rank(pod)[:2], pod) is pod]
 
 
 def _split(name: str) -> tuple[str, int]:

@@ -1,0 +1,133 @@
+"""Gangs in trouble: who is replaced, who can't join, half a gang, and how the job ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bridge.core.model import States, is_ended
+from tests.sim.accidents import kube
+from tests.sim.simulation import Simulation
+from tests.sim.test_gangs import Gang, all_run, live
+from tests.sim.test_story import play, running
+from tests.sim.test_vanished import condition, forget, node_of
+
+JOB = "slinky.slurm.net/SlurmJob"
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_gang_that_restarts_as_a_whole_ends_its_job_with_the_code_of_the_pod_that_failed(
+    tmp_path: Path, index: int
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        names = Gang(sim, "g", 3, on_member_failure="restart-gang").pods()
+        await sim.until(lambda: all_run(sim, names), 10)
+        (job,) = live(sim)
+        sim.kubelet.finish(names[index], 7)
+        await sim.until(lambda: not live(sim), 30)
+        ended = sim.slurm.jobs[job.id]
+        assert ("FAILED" in ended.states, ended.exit_code) == (True, 7)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("how", ["deleted", "failed"])
+def test_a_gang_whose_lost_pod_was_replaced_and_all_of_whose_pods_end_well_completes(
+    tmp_path: Path, how: str
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        gang = Gang(sim, "g", 3)
+        names = gang.pods()
+        await sim.until(lambda: all_run(sim, names), 10)
+        (job,) = live(sim)
+        sim.delete(names[0]) if how == "deleted" else sim.kubelet.finish(names[0], 7)
+        await sim.settle(5)
+        names[0] = gang.pod(0)
+        await sim.until(lambda: all_run(sim, names), 30)
+        for name in names:
+            sim.kubelet.finish(name)
+        await sim.until(lambda: not live(sim), 30)
+        assert "COMPLETED" in sim.slurm.jobs[job.id].states
+
+    play(tmp_path, scene)
+
+
+def test_a_waiting_gang_whose_pods_are_replaced_often_does_not_give_up(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        natives = [sim.slurm.native(gpus=8) for _ in range(3)]
+        sim.start()
+        gang = Gang(sim, "g", 2, gpus=5)
+        names = gang.pods()
+        for _ in range(22):
+            await sim.until(lambda: live(sim), 130)
+            sim.delete(names[1])
+            await sim.settle(2)
+            names[1] = gang.pod(1)
+        await sim.settle(130)
+        for job in natives:
+            sim.slurm.end(job.id, "COMPLETED")
+        await sim.until(lambda: all_run(sim, names), 130)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("how", ["cordoned", "silent"])
+def test_who_comes_for_a_lost_member_and_cannot_start_says_why(tmp_path: Path, how: str) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        gang = Gang(sim, "g", 2, gpus=5)
+        names = gang.pods()
+        await sim.until(lambda: all_run(sim, names), 10)
+        node = node_of(sim, names[1])
+        if how == "cordoned":
+            sim.cordon(node, True)
+            sim.kubelet.finish(names[1], 1)
+        else:
+            sim.set_ready(node, False)
+            sim.delete(names[1], force=True)
+        await sim.settle(5)
+        new = gang.pod(1)
+        await sim.settle(200)
+        said = condition(sim, new, JOB)["message"]
+        assert ("cordoned" if how == "cordoned" else "containers of lost ones may live") in said, said
+        before = sum(sim.kube.writes.values())
+        await sim.settle(600)
+        assert sum(sim.kube.writes.values()) == before, "and says it once"
+
+    play(tmp_path, scene)
+
+
+def test_who_comes_for_a_lost_member_waits_for_its_place_in_a_job_that_is_suspended(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        gang = Gang(sim, "g", 2, gpus=5)
+        names = gang.pods()
+        await sim.until(lambda: all_run(sim, names), 10)
+        (job,) = live(sim)
+        sim.slurm.jobs[job.id] = dataclasses.replace(job, states=States({"SUSPENDED"}))
+        sim.kubelet.finish(names[0], 1)
+        await sim.settle(2)
+        names[0] = gang.pod(0)
+        await sim.settle(200)
+        assert len(live(sim)) == 1, sim.picture()
+
+    play(tmp_path, scene)
+
+
+def test_half_a_gang_whose_job_vanishes_begins_anew_as_one(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        names = Gang(sim, "g", 2, gpus=5, gang_timeout="120").pods()
+        sim.kube.faults.plan(kube("403"), verb="bind", name=names[1], times=10_000)
+        await sim.until(lambda: running(sim, names[0]), 20)
+        await sim.settle(5)
+        forget(sim, live(sim)[0].id)
+        await sim.settle(400)
+        assert not running(sim, names[0]), "half a gang still runs: " + sim.picture()
+        assert not [job for job in live(sim) if not is_ended(job.states)]
+
+    play(tmp_path, scene)
