@@ -27,7 +27,7 @@ from bridge.core.jobspec import Rule
 from bridge.core.model import Group, GroupKey, JobSpec, Pod
 from bridge.errors import UserError
 from bridge.kube import manifests, view, workload_view
-from bridge.kube.beside import POD, READ, Beside, kind_of
+from bridge.kube.beside import NAMED, POD, Beside, kind_of
 from bridge.kube.manifests import Batch, Object
 from bridge.slurm import translate as wire
 
@@ -208,7 +208,7 @@ def _made(source: _Source, beside: Beside) -> _Made | Entry:
     what = f"{obj.get('apiVersion')} {obj.get('kind')}"
     kinds = ", ".join(name for _, name in manifests.KINDS)
     note = f"skipped: {what}: translate reads Pod, {kinds}"
-    if kind_of(obj) in READ:
+    if kind_of(obj) in NAMED:
         note = f"{what}: what it says counts for the pods that name it"
     return Entry(where=source.where, notes=(note,))
 
@@ -240,6 +240,8 @@ def _batch(
         return [_Share(where=where, family=None, pods=[sample], notes=(batch.note,) if batch.note else ())]
     if (shown := beside.written_above(source.obj)) is not None:
         return [Entry(where=where, notes=(f"its job is shown for {shown}",))]
+    if not batch.count:
+        return [Entry(where=where, notes=("has no pods: it is scaled to none",))]
     begun: list[_Share] = []
     for pod in map(view.pod_from_object, batch.pods):
         mine = _family(pod, beside) or family
@@ -252,9 +254,9 @@ def _batch(
             begun.append(share)
         share.pods.append(pod)
     if not begun and not (whole := gangs[family.gathering]).where.startswith(source.where):
-        return [Entry(where=where, notes=(f"in the job shown above: {whole.where}",))]
+        return [Entry(where=where, notes=(f"with the pods shown above: {whole.where}",))]
     if len(begun) > 1:
-        begun[0].notes = (f"{len(begun)} Slurm jobs like this one",)
+        begun[0].notes = (f"{len(begun)} Slurm jobs like this one in all",)
     return begun[:1]
 
 

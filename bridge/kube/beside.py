@@ -9,7 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from bridge.core.grouping.owners import DEEPEST, Absence, Reference, controller
+from bridge.core.grouping.owners import (
+    BUILT_IN_GROUP,
+    COSCHEDULING_GROUP,
+    DEEPEST,
+    Absence,
+    Reference,
+    controller,
+)
 from bridge.core.model import Owner, Pod, Uid, Workload, api_group
 from bridge.kube import manifests, view, workload_view
 from bridge.kube.kinds import OPTIONAL
@@ -21,6 +28,7 @@ POD: Final = ("", "Pod")
 READ: Final = frozenset(
     (POD, JOB, *((kind.group, kind.kind) for kind in OPTIONAL))
 )  # a cluster's bridge does
+NAMED: Final = frozenset(kind for kind in READ if kind[0] in (BUILT_IN_GROUP, COSCHEDULING_GROUP))  # by pods
 _Key = tuple[str, str, str, str]  # API group, kind, namespace, name
 
 

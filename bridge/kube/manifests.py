@@ -28,7 +28,7 @@ GENERATION: Final = "-xxxxxxxxxx"  # to the name of a ReplicaSet or a Job that a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The pods that a controller makes of one template and has at one time."""
+    """The pods that a controller makes of one template and has at one time; none of what is scaled to nothing."""
 
     count: int
     make: Callable[[int], Object]  # from 0
@@ -38,8 +38,7 @@ class Batch:
 
     @property
     def pods(self) -> Iterator[Object]:
-        """One at least: what is scaled to nothing shows what it would be."""
-        return (self.make(index) for index in range(max(1, self.count)))
+        return (self.make(index) for index in range(self.count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,7 @@ _ADD_TEMPLATE = "add the pod template"
 
 def _replicas(said: Object, owner: Object, sample: str, suffix: Callable[[int], str]) -> Batch:
     first = _pod(owner, sample)
-    count = said["spec"].get("replicas", 1)
+    count = _count(said, said["spec"], "replicas")
     return Batch(
         count=count,
         make=lambda index: _pod(owner, suffix(index)),
@@ -105,12 +104,12 @@ def _replicas(said: Object, owner: Object, sample: str, suffix: Callable[[int], 
     )
 
 
-def _template(obj: Object, field: str, fix: str) -> Object:
-    """The template of a pod or a Job. Raises UserError if there is none."""
+def _template(obj: Object, field: str, fix: str, above: str = "") -> Object:
+    """The template of a pod or a Job. `above`: how its path begins, under spec. Raises UserError if there is none."""
     spec = obj.get("spec")
     found = spec.get(field) if isinstance(spec, Mapping) else None
     if not isinstance(found, Mapping) or not isinstance(found.get("spec"), Mapping):
-        raise UserError(f"{obj.get('kind')} {name(obj)}: spec.{field}.spec: is missing; {fix}")
+        raise UserError(f"{obj.get('kind')} {name(obj)}: spec.{above}{field}.spec: is missing; {fix}")
     return found
 
 
@@ -152,9 +151,10 @@ def _job_set(jobs: Object) -> Made:
     """Jobs, numbered over all ReplicatedJobs, whose pods have their Job's number and their own."""
     batches: list[Batch] = []
     owners: list[Object] = []
+    before = 0
     for said in _listed(jobs, "replicatedJobs"):
-        what, replicas = str(said.get("name") or ""), said.get("replicas", 1)
-        mine = [_job_of_set(jobs, said, what, at, len(owners) + at) for at in range(max(1, replicas))]
+        what, replicas = str(said.get("name") or ""), _count(jobs, said, "replicas")
+        mine = [_job_of_set(jobs, said, what, at, before + at) for at in range(max(1, replicas))]
         (one,) = _job(mine[0]).batches
         batches.append(
             Batch(
@@ -166,6 +166,7 @@ def _job_set(jobs: Object) -> Made:
             )
         )
         owners += mine
+        before += replicas
     return Made(batches=tuple(batches), owners=tuple(owners))
 
 
@@ -182,8 +183,9 @@ def _job_of_set(jobs: Object, said: Object, what: str, at: int, overall: int) ->
     if not isinstance(inner, Mapping) or not isinstance(spec, Mapping):
         where = f"JobSet {name(jobs)}: spec.replicatedJobs: {what or '(no name)'}"
         raise UserError(f"{where}: template.spec: is missing; add the Job's template")
+    whole = {"kind": "JobSet", "metadata": jobs.get("metadata"), "spec": spec}
     pods = _template(
-        {"kind": "JobSet", "metadata": jobs.get("metadata"), "spec": spec}, "template", _ADD_TEMPLATE
+        whole, "template", _ADD_TEMPLATE, f"replicatedJobs: {what or '(no name)'}: template.spec."
     )
     inside = {
         "completionMode": "Indexed",
@@ -202,9 +204,11 @@ def _leader_worker_set(owner: Object) -> Made:
     spec: Object = owner.get("spec") or {}
     inner: Object = spec.get("leaderWorkerTemplate") or {}
     whole = {**owner, "spec": inner}
-    workers = _template(whole, "workerTemplate", f"{_ADD_TEMPLATE} under spec.leaderWorkerTemplate")
-    leads = _template(whole, "leaderTemplate", _ADD_TEMPLATE) if inner.get("leaderTemplate") else workers
-    replicas, size = spec.get("replicas", 1), inner.get("size", 1)
+    workers = _template(whole, "workerTemplate", _ADD_TEMPLATE, "leaderWorkerTemplate.")
+    leads = workers
+    if inner.get("leaderTemplate") is not None:
+        leads = _template(whole, "leaderTemplate", _ADD_TEMPLATE, "leaderWorkerTemplate.")
+    replicas, size = _count(owner, spec, "replicas"), _count(owner, inner, "size")
     above = _stateful(owner, leads)
     leaders = [_of_group(owner, above, group, group, 0) for group in range(max(1, replicas))]
     below = [_stateful(leader, workers) for leader in leaders]
@@ -244,6 +248,19 @@ def _of_group(owner: Object, above: Object, group: int, ordinal: int, worker: in
         POD_INDEX: str(ordinal),
     }
     return _pod(above, f"-{ordinal}", labels=labels)
+
+
+def _count(owner: Object, said: Object, field: str) -> int:
+    """1 where nobody says. Raises UserError for what is no count."""
+    found = said.get(field)
+    if found is None:
+        return 1
+    if not isinstance(found, int) or found < 0:
+        shown = json.dumps(found, default=str)
+        raise UserError(
+            f"{owner.get('kind')} {name(owner)}: {field}: {shown} is no whole number; write one such as 1"
+        )
+    return found
 
 
 def _listed(obj: Object, field: str) -> Sequence[Object]:

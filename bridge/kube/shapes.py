@@ -203,12 +203,20 @@ class NodeView(Struct):
     status: NodeStatusView | None = None
 
 
+class TemplateView(Struct):
+    """Of a pod: what it says is read of the pods."""
+
+    metadata: MetaView | None = None
+
+
 class JobSpecView(Struct, rename="camel"):
     parallelism: int | None = None
     completions: int | None = None
+    template: TemplateView | None = None
 
 
 class JobTemplateView(Struct):
+    metadata: MetaView | None = None
     spec: JobSpecView | None = None
 
 
@@ -217,8 +225,10 @@ class ReplicatedJobView(Struct):
     replicas: int | None = None
 
 
-class LeaderWorkerTemplateView(Struct):
+class LeaderWorkerTemplateView(Struct, rename="camel"):
     size: int | None = None
+    leader_template: TemplateView | None = None
+    worker_template: TemplateView | None = None
 
 
 class GangView(Struct, rename="camel"):

@@ -12,15 +12,20 @@ from typing import Any
 
 import msgspec
 
+from bridge.core.grouping.wishes import asks
 from bridge.core.model import DEADLINE_EXCEEDED, Uid, Workload
 from bridge.kube import view
 from bridge.kube.shapes import (
     ApiGroupsView,
     ApiResourcesView,
     ConditionView,
+    JobTemplateView,
+    LeaderWorkerTemplateView,
     ListView,
     PodGroupTemplateView,
     PolicyView,
+    ReplicatedJobView,
+    TemplateView,
     WorkloadSpecView,
     WorkloadView,
 )
@@ -83,7 +88,7 @@ def _workload(found: WorkloadView, api_version: str, kind: str) -> Workload:
         owners=view.owners(meta.owner_references),
         active_deadline=spec.active_deadline_seconds,
         overdue=next(filter(None, map(_overdue, (found.status and found.status.conditions) or ())), ""),
-        size=_size(kind, spec, done),
+        size=_size(kind, spec, done, asks(annotations)),
         sizes=_sizes([*(spec.pod_groups or ()), *(spec.pod_group_templates or ())]),
         timeout=spec.schedule_timeout_seconds,
         parent=_parent(spec),
@@ -96,24 +101,50 @@ def _overdue(shown: ConditionView) -> str:
     return shown.message or DEADLINE_EXCEEDED if late and shown.type in ("FailureTarget", "Failed") else ""
 
 
-def _size(kind: str, spec: WorkloadSpecView, done: int) -> int | None:
-    """Pods that make one group complete. `done`: of a Job, those that need not run any more."""
+def _size(kind: str, spec: WorkloadSpecView, done: int, said: bool | None) -> int | None:
+    """Pods that make one group complete. `done`: of a Job, those that need not run any more. `said`: what the object
+    says about gangs; pods of templates that say otherwise are not waited for."""
     match kind:
         case "Job":
             return _at_once(spec.parallelism, spec.completions, done)
         case "JobSet":
-            total = 0
-            for replicated in spec.replicated_jobs or ():
-                inner = replicated.template.spec if replicated.template else None
-                pods = _at_once(inner.parallelism, inner.completions) if inner else 1
-                total += pods * (1 if replicated.replicas is None else replicated.replicas)
-            return total
+            counts = [(_of_jobs(one), _asked(one, said)) for one in spec.replicated_jobs or ()]
+            return sum(n for n, asked in counts if asked) or sum(n for n, _ in counts)
         case "LeaderWorkerSet":
-            template = spec.leader_worker_template
-            return 1 if template is None or template.size is None else template.size
+            return _of_group(spec.leader_worker_template, said)
         case "PodGroup":
             return _gang(spec.scheduling_policy) if spec.min_member is None else spec.min_member
     return None
+
+
+def _of_jobs(replicated: ReplicatedJobView) -> int:
+    inner = replicated.template.spec if replicated.template else None
+    pods = _at_once(inner.parallelism, inner.completions) if inner else 1
+    return pods * (1 if replicated.replicas is None else replicated.replicas)
+
+
+def _asked(replicated: ReplicatedJobView, said: bool | None) -> bool:
+    """As `core.grouping.jobset` finds it of each pod."""
+    job = replicated.template
+    pod = _said(job.spec.template) if job is not None and job.spec is not None else None
+    inner = _said(job) if pod is None else pod
+    return bool(said if pod is None else pod) and inner is not False
+
+
+def _of_group(template: LeaderWorkerTemplateView | None, said: bool | None) -> int:
+    """As `core.grouping.leaderworkerset` finds it of each pod."""
+    if template is None:
+        return 1
+    size = 1 if template.size is None else template.size
+    workers = _said(template.worker_template)
+    leader = workers if template.leader_template is None else _said(template.leader_template)
+    out = [(said if word is None else word) is False for word in (leader, workers)]
+    return (0 if out[0] else 1) + (0 if out[1] else size - 1) or size
+
+
+def _said(template: TemplateView | JobTemplateView | None) -> bool | None:
+    meta = template.metadata if template is not None else None
+    return asks(view.words(meta.annotations)) if meta is not None else None
 
 
 def _at_once(parallelism: int | None, completions: int | None, done: int = 0) -> int:
