@@ -168,6 +168,9 @@ def _by_task(rule: Rule, spec: JobSpec) -> Rule:
     if rule.field == "memory_mib" and spec.memory_per_cpu is not None:
         why = f"{rule.why}, over its {spec.cpus_per_task} CPUs"
         return replace(rule, field="memory_per_cpu", value=str(spec.memory_per_cpu), why=why)
+    if rule.field == "memory_mib" and rule.value != str(spec.memory_mib):
+        why = f"{rule.why}, times the {spec.tasks_per_node} pods of a node"
+        return replace(rule, value=str(spec.memory_mib), why=why)
     if rule.field == "gres" and spec.gres_per_task:
         return replace(rule, field="gres_per_task")
     return rule
