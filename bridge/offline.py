@@ -1,8 +1,8 @@
 """`slurm-bridge translate`: manifests in, the job that each pod would become out. Neither cluster is asked.
 
-In: YAML with any number of documents: Pods, objects with a pod template (`bridge.kube.manifests`: one pod is made of
-it), Lists of them. Out: for each pod the JSON that would be POSTed, the rule behind each field, every warning; for each
-mistake its file, document, object, field and fix. A mistake in one object hides no other object.
+In: YAML with any number of documents: Pods, objects with pod templates (`bridge.kube.manifests`: pods are made of
+them), PodGroups beside them, Lists. Out: for each job the JSON that would be POSTed, the rule behind each field, every
+warning; for each mistake its file, document, object, field and fix. A mistake in one object hides no other object.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ import yaml
 
 from bridge.config import Settings
 from bridge.core import environment, grouping, jobspec, overrides
-from bridge.core.grouping.gangs import digest, family_uid
-from bridge.core.grouping.owners import Chain
+from bridge.core.grouping.gangs import Family, digest, family_uid
+from bridge.core.grouping.owners import Chain, chain, merged
+from bridge.core.grouping.ranks import rank
 from bridge.core.jobid import IdRange, job_id
 from bridge.core.jobspec import Rule
-from bridge.core.model import Group, JobSpec, Pod, Workload
+from bridge.core.model import Group, GroupKey, JobSpec, Pod
 from bridge.errors import UserError
 from bridge.kube import manifests, view, workload_view
-from bridge.kube.manifests import Object
+from bridge.kube.beside import NAMED, POD, Beside, kind_of
+from bridge.kube.manifests import Batch, Object
 from bridge.slurm import translate as wire
 
 STDIN: Final = "-"
 NEWEST: Final = 45  # data_parser v0.0.45: what the shown JSON is for
 
-_Named = tuple[str, str, str]  # kind, namespace, name
 _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
@@ -75,16 +76,12 @@ def translate(file: Path | Literal["-"], settings: Settings) -> Translation:
 
 def read(text: str, *, name: str, settings: Settings) -> Translation:
     """Translate the text of a file called `name`. Mistakes become entries; nothing is raised for them."""
-    documents = list(_documents(text))
-    known = _known(documents)
-    entries: list[Entry] = []
-    for number, document in enumerate(documents, 1):
-        where = f"{name}: document {number}"
-        if isinstance(document, UserError):
-            entries.append(Entry(where=where, error=str(document)))
-            continue
-        for obj in _objects(document):
-            entries.append(_entry(obj, where, known, settings))
+    sources = list(_sources(text, name))
+    beside = Beside(one.obj for one in sources if isinstance(one, _Source))
+    made = [one if isinstance(one, Entry) else _made(one, beside) for one in sources]
+    entries = [
+        one if isinstance(one, Entry) else _translated(one, beside, settings) for one in _shares(made, beside)
+    ]
     if not entries:
         entries.append(Entry(where=name, error="holds no object; give Pods, Jobs or Lists of them"))
     return Translation(entries=tuple(entries))
@@ -148,82 +145,181 @@ def _objects(document: Mapping[str, Any]) -> Iterator[Any]:
         yield document
 
 
-def _known(documents: list[Any]) -> Mapping[_Named, Object]:
-    """The objects of the file by kind, namespace and name: a Pod beside its Job finds it, as in a cluster."""
-    found: dict[_Named, Object] = {}
-    for document in documents:
-        for obj in _objects(document) if isinstance(document, Mapping) else ():
-            if isinstance(obj, Mapping):
-                found[str(obj.get("kind")), manifests.namespace(obj), manifests.name(obj)] = obj
-    return found
+def _sources(text: str, name: str) -> Iterator[_Source | Entry]:
+    """Every object of the file, and an entry for what is none."""
+    for number, document in enumerate(_documents(text), 1):
+        where = f"{name}: document {number}"
+        if isinstance(document, UserError):
+            yield Entry(where=where, error=str(document))
+            continue
+        for obj in _objects(document):
+            if not isinstance(obj, Mapping):
+                error = f"an item is a {type(obj).__name__}, not an object; give it a kind"
+                yield Entry(where=where, error=error)
+            elif not isinstance(kind := obj.get("kind"), str) or not kind:
+                yield Entry(where=where, error="kind: is missing; add apiVersion and kind")
+            else:
+                called = f"{kind} {manifests.namespace(obj)}/{manifests.name(obj) or '(no name)'}"
+                yield _Source(where=f"{where}: {called}", obj=obj)
 
 
-# --- object → entry ---------------------------------------------------------------------------------
+# --- objects → the pods that share a job ------------------------------------------------------------
 
 
-def _entry(obj: Any, where: str, known: Mapping[_Named, Object], settings: Settings) -> Entry:
-    if not isinstance(obj, Mapping):
-        return Entry(where=where, error=f"an item is a {type(obj).__name__}, not an object; give it a kind")
-    kind = obj.get("kind")
-    if not isinstance(kind, str) or not kind:
-        return Entry(where=where, error="kind: is missing; add apiVersion and kind")
-    where = f"{where}: {kind} {manifests.namespace(obj)}/{manifests.name(obj) or '(no name)'}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """An object of the file."""
+
+    where: str
+    obj: Object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """The pods that an object is, or becomes."""
+
+    source: _Source
+    batches: tuple[Batch, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Share:
+    """Pods that share a job; without a family a pod on its own, or one of many alike."""
+
+    where: str
+    family: Family | None
+    pods: list[Pod]
+    notes: tuple[str, ...] = ()
+
+
+def _made(source: _Source, beside: Beside) -> _Made | Entry:
+    """What stands between the object and its pods joins those beside it."""
+    obj = source.obj
     try:
-        if obj.get("apiVersion") == "v1" and kind == "Pod":
-            pod = view.pod_from_object(manifests.named(obj))
-            owner = grouping.owner_ref(pod)
-            found = known.get((owner.kind, pod.namespace, owner.name)) if owner is not None else None
-            return _translated(where, [pod], found, (), settings)
-        if (made := manifests.made(obj)) is not None:
-            pods = [view.pod_from_object(pod) for pod in made.pods]
-            return _translated(where, pods, made.owner, made.notes, settings)
+        if kind_of(obj) == POD:
+            pod = manifests.named(obj)
+            return _Made(source=source, batches=(Batch(count=1, make=lambda _: pod, sample=pod),))
+        found = manifests.made(obj)
     except UserError as error:
-        return Entry(where=where, error=str(error))
+        return Entry(where=source.where, error=str(error))
+    if found is not None:
+        beside.add(found.owners)
+        return _Made(source=source, batches=found.batches)
+    what = f"{obj.get('apiVersion')} {obj.get('kind')}"
     kinds = ", ".join(name for _, name in manifests.KINDS)
-    version = obj.get("apiVersion")
-    return Entry(where=where, notes=(f"skipped: {version} {kind}: translate reads Pod, {kinds}",))
+    note = f"skipped: {what}: translate reads Pod, {kinds}"
+    if kind_of(obj) in NAMED:
+        note = f"{what}: what it says counts for the pods that name it"
+    return Entry(where=source.where, notes=(note,))
 
 
-def _translated(
-    where: str, pods: Sequence[Pod], owner: Object | None, notes: tuple[str, ...], settings: Settings
-) -> Entry:
-    """`pods` share one job, or are one of them for many; `owner` controls them."""
-    pod = pods[0]
-    workload, ignored = _workload(pod, owner)
-    family = grouping.family_of(pod, Chain((workload,) if workload is not None else ()))
+def _shares(found: Sequence[_Made | Entry], beside: Beside) -> Sequence[_Share | Entry]:
+    """In the order of the file; a gang stands where its first pod does."""
+    shares: list[_Share | Entry] = []
+    gangs: dict[GroupKey, _Share] = {}
+    for made in found:
+        if isinstance(made, Entry):
+            shares.append(made)
+            continue
+        for batch in made.batches:
+            where = ": ".join(filter(None, (made.source.where, batch.what)))
+            try:
+                shares += _batch(where, made.source, batch, gangs, beside)
+            except UserError as error:
+                shares.append(Entry(where=where, error=str(error)))
+    return shares
+
+
+def _batch(
+    where: str, source: _Source, batch: Batch, gangs: dict[GroupKey, _Share], beside: Beside
+) -> Sequence[_Share | Entry]:
+    """What the batch begins. Its pods join the gangs that they are of."""
+    sample = view.pod_from_object(batch.sample)
+    family = _family(sample, beside)
     if family is None:
-        group = grouping.build(grouping.key_of(pod), pods, workload)
+        return [_Share(where=where, family=None, pods=[sample], notes=(batch.note,) if batch.note else ())]
+    if (shown := beside.written_above(source.obj)) is not None:
+        return [Entry(where=where, notes=(f"its job is shown for {shown}",))]
+    if not batch.count:
+        return [Entry(where=where, notes=("has no pods: it is scaled to none",))]
+    begun: list[_Share] = []
+    for pod in map(view.pod_from_object, batch.pods):
+        mine = _family(pod, beside) or family
+        if pod.ended or pod.deleted:
+            return [Entry(where=where, notes=("is of no gang any more: it has ended, or is being deleted",))]
+        if (share := gangs.get(mine.gathering)) is None:
+            whose = f"{mine.kind} {mine.namespace}/{mine.name}"
+            shown = source.where if source.obj.get("kind") == mine.kind else f"{source.where}: {whose}"
+            share = gangs[mine.gathering] = _Share(where=shown, family=mine, pods=[])
+            begun.append(share)
+        share.pods.append(pod)
+    if not begun and not (whole := gangs[family.gathering]).where.startswith(source.where):
+        return [Entry(where=where, notes=(f"with the pods shown above: {whole.where}",))]
+    if len(begun) > 1:
+        begun[0].notes = (f"{len(begun)} Slurm jobs like this one in all",)
+    return begun[:1]
+
+
+def _family(pod: Pod, beside: Beside) -> Family | None:
+    return grouping.family_of(pod, chain(pod, beside.lookup))
+
+
+# --- pods → entry -----------------------------------------------------------------------------------
+
+
+def _translated(share: _Share, beside: Beside, settings: Settings) -> Entry:
+    pods, family, notes = sorted(share.pods, key=rank), share.family, share.notes
+    pod = pods[0]
+    above = chain(pod, beside.lookup)
+    if family is None:
+        group = grouping.build(grouping.key_of(pod), pods, above.nearest, above.workloads)
+    elif len(pods) < family.gang.wanted:
+        text = f"{len(pods)} of {family.gang.wanted} pods are here: Slurm is asked for nothing before all are there"
+        return Entry(where=share.where, notes=(text,))
     else:
-        key = family.generation(digest(pod.uid for pod in pods))
-        group = grouping.build(key, pods, workload, gang=family.gang.as_of(complete=True))
-        notes = (f"one Slurm job for all pods, {len(pods)} of them: they start together, or none does",)
+        key, gang = family.generation(digest(pod.uid for pod in pods)), family.gang.as_of(complete=True)
+        group = grouping.build(key, pods, above.nearest, above.workloads, gang)
+        notes = (
+            f"one Slurm job for all pods, {len(pods)} of them: they start together, or none does",
+            *notes,
+        )
     cluster = settings.cluster.clusterId or manifests.OFFLINE
-    spec = jobspec.translate(group, settings=settings.jobs, cluster=cluster)
     ids = IdRange(settings.jobs.jobIdFirst, settings.jobs.jobIdStop)
-    notes += ignored
-    if pod.scheduler not in settings.cluster.schedulers:
-        named = pod.scheduler or "the default scheduler"
-        wanted = settings.cluster.schedulerName
-        notes += (f"schedulerName: {named}: not ours unless its namespace is managed; set {wanted}",)
-    if environment.asks(pod):
-        notes += (f"each container gets {', '.join(environment.SOURCES)}, unless its manifest sets them",)
+    try:
+        spec = jobspec.translate(group, settings=settings.jobs, cluster=cluster)
+        rules = jobspec.explain(group, settings=settings.jobs)
+    except UserError as error:
+        return Entry(where=share.where, error=str(error))
     return Entry(
-        where=where,
+        where=share.where,
         group=group,
         spec=spec,
         body=wire.submit_body(job_id(ids, cluster, family_uid(group.key), 0, 0), spec, NEWEST),
-        rules=jobspec.explain(group, settings=settings.jobs),
-        notes=(*notes, "job_id, cluster and uids are stand-ins: only the cluster knows them"),
+        rules=rules,
+        notes=(
+            *notes,
+            *_in_vain(pod, above, beside),
+            *_asides(pod, settings),
+            "job_id, cluster and uids are stand-ins: only the cluster knows them",
+        ),
     )
 
 
-def _workload(pod: Pod, owner: Object | None) -> tuple[Workload | None, tuple[str, ...]]:
-    """The owner, if the bridge asks it for options; else a word about those that it has in vain."""
-    if owner is None:
-        return None, ()
-    found = workload_view.from_object(manifests.named(owner))
-    if grouping.owner_ref(pod) is not None:
-        return found, ()
-    vain = ", ".join(key for key in found.annotations if overrides.counts(key))
-    what = f"{found.kind} {found.namespace}/{found.name}"
-    return None, (f"{what}: {vain} has no effect there; write it into the pod template",) if vain else ()
+def _in_vain(pod: Pod, above: Chain, beside: Beside) -> Iterator[str]:
+    """What stands above the pod, and says what the bridge will not hear."""
+    if above.awaited and not above.awaited.startswith("Job "):  # of a Job the job's own warnings tell
+        yield f"{above.awaited} is not in this file: what it says is left out here"
+    heard = merged(above.workloads)
+    for obj in beside.unheard(pod):
+        work = workload_view.from_object(manifests.named(obj))
+        if vain := ", ".join(key for key in work.annotations if overrides.counts(key) and key not in heard):
+            yield f"{work.ref}: {vain} has no effect there; write it into the pod template"
+
+
+def _asides(pod: Pod, settings: Settings) -> Iterator[str]:
+    if pod.scheduler not in settings.cluster.schedulers:
+        named = pod.scheduler or "the default scheduler"
+        wanted = settings.cluster.schedulerName
+        yield f"schedulerName: {named}: not ours unless its namespace is managed; set {wanted}"
+    if environment.asks(pod):
+        yield f"each container gets {', '.join(environment.SOURCES)}, unless its manifest sets them"

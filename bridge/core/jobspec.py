@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 
 from bridge.config import JobSettings
@@ -132,7 +133,7 @@ def unpadded(spec: JobSpec) -> JobSpec:
 
 def essence(pod: Pod) -> tuple[object, ...]:
     """All of a pod that its job depends on: equal essences make equal jobs, whatever happens to the pod's status."""
-    options = {key: said for key, said in pod.annotations.items() if overrides.counts(key)}
+    options = dict(_says(pod))
     asks = (pod.containers, pod.init_containers, pod.overhead, pod.resources, pod.claims)
     return (pod.uid, pod.ref, pod.grace, pod.priority_class, pod.active_deadline, asks, options)
 
@@ -167,6 +168,9 @@ def _by_task(rule: Rule, spec: JobSpec) -> Rule:
     if rule.field == "memory_mib" and spec.memory_per_cpu is not None:
         why = f"{rule.why}, over its {spec.cpus_per_task} CPUs"
         return replace(rule, field="memory_per_cpu", value=str(spec.memory_per_cpu), why=why)
+    if rule.field == "memory_mib" and rule.value != str(spec.memory_mib):
+        why = f"{rule.why}, times the {spec.tasks_per_node} pods of a node"
+        return replace(rule, value=str(spec.memory_mib), why=why)
     if rule.field == "gres" and spec.gres_per_task:
         return replace(rule, field="gres_per_task")
     return rule
@@ -279,6 +283,12 @@ def _doubts(group: Group, options: Options) -> list[str]:
         )
     if group.gang is None and (options.gang_timeout is not None or options.on_member_failure is not None):
         doubts.append(f"{key('gang-timeout')} and {key('on-member-failure')} have no effect on a single pod")
+    unheard = next((one for one in group.pods if _says(one) != _says(pod)), None)
+    if unheard is not None:
+        keys = ", ".join(sorted(dict(_says(unheard) ^ _says(pod))))
+        doubts.append(
+            f"Pods {pod.ref} and {unheard.ref} say different {keys}: that of the first in rank counts"
+        )
     if options.inject_env and not environment.asks(pod):
         doubts.append(
             f"{environment.ASKED}: has no effect on the owner of a pod; write it into the pod template"
@@ -292,6 +302,11 @@ def _doubts(group: Group, options: Options) -> list[str]:
             " the partition's default counts"
         )
     return doubts
+
+
+def _says(pod: Pod) -> AbstractSet[tuple[str, str]]:
+    """Its options."""
+    return {(key, said) for key, said in pod.annotations.items() if overrides.counts(key)}
 
 
 def _sent_limit(minutes: int, grace: int, settings: JobSettings) -> int:

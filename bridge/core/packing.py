@@ -17,7 +17,7 @@ BY_PERSON = ("owner", "pod")  # layers of annotations
 
 
 def by_task(spec: JobSpec, options: Options) -> JobSpec:
-    """The same amounts by the task; whole nodes, or as many as pods, get like numbers of pods, memory by the node."""
+    """The same by the task; whole nodes, or as many as pods, get like numbers of pods, and memory by the node."""
     memory = memory_of_one = spec.memory_mib
     per_cpu: int | None = None
     if options.sources.get("memory_mib") not in BY_PERSON and memory is not None:

@@ -85,11 +85,7 @@ def _evenly(pods: int, record: JobRecord, kube_name: Callable[[SlurmNode], KubeN
     places: list[_Place] = []
     for position, node in enumerate(used):
         gpus = devices.indices(_gres(record, position))
-        share, left = divmod(len(gpus), per_node)
-        if left:
-            raise PlacementError(
-                f"job {record.id}: {len(gpus)} GPUs of node {node} don't spread evenly over {per_node} pods"
-            )
+        share = _share(record, node, len(gpus), per_node)
         places += _on_node(_twin(record, node, kube_name), gpus, per_node, share)
     return places
 
@@ -97,7 +93,8 @@ def _evenly(pods: int, record: JobRecord, kube_name: Callable[[SlurmNode], KubeN
 def _tasks(
     tasks: int, record: JobRecord, spec: JobSpec, kube_name: Callable[[SlurmNode], KubeNode | None]
 ) -> list[_Place]:
-    """As many places on a node as it holds tasks, by its GPUs and its CPUs, in Slurm's order of the nodes."""
+    """As many places on a node as it holds tasks, by its GPUs and its CPUs, in Slurm's order of the nodes. GPUs asked
+    for by the node are spread evenly over the pods there."""
     each = devices.wanted(spec.gres_per_task)
     if not each and not record.cpus_by_node:
         return _evenly(tasks, record, kube_name)
@@ -110,7 +107,8 @@ def _tasks(
         after = sum(1 for more in room[position + 1 :] if more)  # each was given for one pod at least
         count = min(room[position], max(0, tasks - len(places) - after))
         gpus = devices.indices(_gres(record, position))
-        places += _on_node(_twin(record, node, kube_name), gpus, count, each)
+        share = _share(record, node, len(gpus), count) if count and devices.wanted(spec.gres) else each
+        places += _on_node(_twin(record, node, kube_name), gpus, count, share)
     return places
 
 
@@ -124,6 +122,15 @@ def _room(position: int, record: JobRecord, spec: JobSpec, gpus_each: int) -> in
     if spec.tasks_per_node is not None:
         found.append(spec.tasks_per_node)
     return min(found)
+
+
+def _share(record: JobRecord, node: SlurmNode, gpus: int, pods: int) -> int:
+    share, left = divmod(gpus, pods)
+    if left:
+        raise PlacementError(
+            f"job {record.id}: {gpus} GPUs of node {node} don't spread evenly over {pods} pods"
+        )
+    return share
 
 
 def _on_node(node: KubeNode, gpus: Sequence[int], count: int, each: int) -> list[_Place]:

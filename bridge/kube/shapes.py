@@ -208,6 +208,9 @@ class TemplateSpecView(Struct, rename="camel"):
 
 
 class TemplateView(Struct):
+    """Of a pod: what it says is read of the pods."""
+
+    metadata: MetaView | None = None
     spec: TemplateSpecView | None = None
 
 
@@ -218,6 +221,7 @@ class JobSpecView(Struct, rename="camel"):
 
 
 class JobTemplateView(Struct):
+    metadata: MetaView | None = None
     spec: JobSpecView | None = None
 
 
@@ -237,8 +241,10 @@ class StartupPolicyView(Struct, rename="camel"):
     startup_policy_order: str | None = None
 
 
-class LeaderWorkerTemplateView(Struct):
+class LeaderWorkerTemplateView(Struct, rename="camel"):
     size: int | None = None
+    leader_template: TemplateView | None = None
+    worker_template: TemplateView | None = None
 
 
 class GangView(Struct, rename="camel"):

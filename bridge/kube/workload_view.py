@@ -12,17 +12,21 @@ from typing import Any
 
 import msgspec
 
+from bridge.core.grouping.wishes import asks
 from bridge.core.model import DEADLINE_EXCEEDED, Uid, Workload
 from bridge.kube import view
 from bridge.kube.shapes import (
     ApiGroupsView,
     ApiResourcesView,
     ConditionView,
-    JobSpecView,
+    JobTemplateView,
+    LeaderWorkerTemplateView,
     ListView,
     PodGroupTemplateView,
     PolicyView,
+    ReplicatedJobView,
     StartupPolicyView,
+    TemplateView,
     WorkloadSpecView,
     WorkloadStatusView,
     WorkloadView,
@@ -87,7 +91,7 @@ def _workload(found: WorkloadView, api_version: str, kind: str) -> Workload:
         owners=view.owners(meta.owner_references),
         active_deadline=spec.active_deadline_seconds,
         overdue=next(filter(None, map(_overdue, status.conditions or ())), ""),
-        size=_size(kind, spec, status),
+        size=_size(kind, spec, status, asks(annotations)),
         in_turn=_in_turn(spec),
         sizes=_sizes([*(spec.pod_groups or ()), *(spec.pod_group_templates or ())]),
         timeout=spec.schedule_timeout_seconds,
@@ -113,37 +117,22 @@ def _in_turn(spec: WorkloadSpecView) -> str:
     return ""
 
 
-def _size(kind: str, spec: WorkloadSpecView, status: WorkloadStatusView) -> int | None:
-    """Pods that make one group complete, without those that need not run any more."""
+def _size(kind: str, spec: WorkloadSpecView, status: WorkloadStatusView, said: bool | None) -> int | None:
+    """Pods that make one group complete, without those that need not run any more. `said`: what the object says about
+    gangs; pods of templates that say otherwise are not waited for."""
     match kind:
         case "Job":
             done = (status.succeeded or 0) + _count(status.failed_indexes or "")
             return _at_once(spec.parallelism, spec.completions, done)
         case "JobSet":
             over = {one.name: one.succeeded or 0 for one in status.replicated_jobs_status or ()}
-            total = 0
-            for replicated in spec.replicated_jobs or ():
-                inner = replicated.template.spec if replicated.template else None
-                if inner is not None and _elsewhere(inner):
-                    continue
-                pods = _at_once(inner.parallelism, inner.completions) if inner else 1
-                jobs = (1 if replicated.replicas is None else replicated.replicas) - over.get(
-                    replicated.name, 0
-                )
-                total += pods * max(0, jobs)
-            return total
+            counts = [(_of_jobs(one, over), _asked(one, said)) for one in spec.replicated_jobs or ()]
+            return sum(n for n, asked in counts if asked) or sum(n for n, _ in counts)
         case "LeaderWorkerSet":
-            template = spec.leader_worker_template
-            return 1 if template is None or template.size is None else template.size
+            return _of_group(spec.leader_worker_template, said)
         case "PodGroup":
             return _gang(spec.scheduling_policy) if spec.min_member is None else spec.min_member
     return None
-
-
-def _elsewhere(job: JobSpecView) -> bool:
-    """Its pods name a scheduler that is none of ours; without a name admission may set ours."""
-    named = job.template and job.template.spec and job.template.spec.scheduler_name
-    return bool(named) and named not in (SCHEDULER_NAME, UPSTREAM_SCHEDULER_NAME)
 
 
 def _count(indexes: str) -> int:
@@ -151,6 +140,44 @@ def _count(indexes: str) -> int:
     found = (part.partition("-") for part in indexes.split(",") if part)
     ends = ((first, last or first) for first, _, last in found)
     return sum(int(last) - int(first) + 1 for first, last in ends if first.isdecimal() and last.isdecimal())
+
+
+def _of_jobs(replicated: ReplicatedJobView, over: Mapping[str, int]) -> int:
+    inner = replicated.template.spec if replicated.template else None
+    pods = _at_once(inner.parallelism, inner.completions) if inner else 1
+    jobs = 1 if replicated.replicas is None else replicated.replicas
+    return pods * max(0, jobs - over.get(replicated.name, 0))
+
+
+def _asked(replicated: ReplicatedJobView, said: bool | None) -> bool:
+    """As `core.grouping.jobset` finds it of each pod."""
+    job = replicated.template
+    pod = _said(job.spec.template) if job is not None and job.spec is not None else None
+    inner = _said(job) if pod is None else pod
+    return bool(said if pod is None else pod) and inner is not False and not _elsewhere(job)
+
+
+def _of_group(template: LeaderWorkerTemplateView | None, said: bool | None) -> int:
+    """As `core.grouping.leaderworkerset` finds it of each pod."""
+    if template is None:
+        return 1
+    size = 1 if template.size is None else template.size
+    workers = _said(template.worker_template)
+    leader = workers if template.leader_template is None else _said(template.leader_template)
+    out = [(said if word is None else word) is False for word in (leader, workers)]
+    return (0 if out[0] else 1) + (0 if out[1] else size - 1) or size
+
+
+def _said(template: TemplateView | JobTemplateView | None) -> bool | None:
+    meta = template.metadata if template is not None else None
+    return asks(view.words(meta.annotations)) if meta is not None else None
+
+
+def _elsewhere(job: JobTemplateView | None) -> bool:
+    """Its pods name a scheduler that is none of ours; without a name admission may set ours."""
+    template = job.spec.template if job is not None and job.spec is not None else None
+    named = template.spec.scheduler_name if template is not None and template.spec is not None else None
+    return bool(named) and named not in (SCHEDULER_NAME, UPSTREAM_SCHEDULER_NAME)
 
 
 def _at_once(parallelism: int | None, completions: int | None, done: int = 0) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bridge.core.grouping import wishes
 from bridge.core.model import Owner, Uid, Workload
 from bridge.errors import ProtocolError
 from bridge.kube import view, workload_view
@@ -54,7 +55,7 @@ def test_jobs_of_a_jobset_that_are_over_or_of_another_scheduler_are_not_waited_f
     other["template"]["spec"]["template"]["spec"]["schedulerName"] = "default-scheduler"
     workers = {**replicated(3, parallelism=2), "name": "w"}
     obj = {
-        "metadata": {"name": "a"},
+        "metadata": {"name": "a", "annotations": {wishes.GANG: "true"}},
         "spec": {"replicatedJobs": [other, workers]},
         "status": {"replicatedJobsStatus": [{"name": "w", "succeeded": 1}, {"name": "cpu", "succeeded": 0}]},
     }
@@ -82,6 +83,39 @@ def test_workloads_whose_pods_are_made_at_once() -> None:
 def test_indexes_of_a_job_that_have_failed_for_good_are_not_waited_for(failed: str | None, size: int) -> None:
     obj = {"metadata": {"name": "a"}, "spec": {"parallelism": 4, "completions": 8}}
     assert workload_view.workload(raw({**obj, "status": {"failedIndexes": failed}})).size == size
+
+
+YES, NO = ({"metadata": {"annotations": {wishes.GANG: said}}} for said in ("true", "false"))
+
+
+def jobs(pods: int, *, pod: dict[str, Any] | None = None, job: dict[str, Any] | None = None) -> Any:
+    inner = {"parallelism": pods, "template": {"spec": {}, **(pod or {})}}
+    return {"name": "r", "template": {"spec": inner, **(job or {})}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "spec", "size"),
+    [
+        ("JobSet", YES, {"replicatedJobs": [jobs(1, pod=NO), jobs(4)]}, 4),
+        ("JobSet", YES, {"replicatedJobs": [jobs(1, job=NO), jobs(4, job=YES)]}, 4),
+        ("JobSet", YES, {"replicatedJobs": [jobs(1, job=NO, pod=YES), jobs(4)]}, 5),
+        ("JobSet", {}, {"replicatedJobs": [jobs(1), jobs(4, pod=YES)]}, 4),
+        ("JobSet", NO, {"replicatedJobs": [jobs(1), jobs(4, pod=YES)]}, 4),
+        ("LeaderWorkerSet", {}, {"size": 4, "leaderTemplate": NO}, 3),
+        ("LeaderWorkerSet", {}, {"size": 4, "leaderTemplate": {}, "workerTemplate": NO}, 1),
+        ("LeaderWorkerSet", NO, {"size": 4, "workerTemplate": YES}, 4),
+    ],
+)
+def test_pods_whose_template_says_that_they_are_of_no_gang_are_not_waited_for(
+    kind: str, said: dict[str, Any], spec: Any, size: int
+) -> None:
+    meta = {"name": "a", **said.get("metadata", {})}
+    whole = (
+        {"leaderWorkerTemplate": spec}
+        if kind == "LeaderWorkerSet"
+        else {"replicatedJobs": spec["replicatedJobs"]}
+    )
+    assert workload_view.workload(raw({"metadata": meta, "spec": whole}), "x/v1", kind).size == size
 
 
 def test_pods_of_a_job_that_have_succeeded_are_not_waited_for() -> None:

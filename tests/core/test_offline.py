@@ -89,7 +89,7 @@ def test_each_kind_of_mistake_names_file_document_object_and_fix(text: str, mess
 
 def test_objects_of_other_kinds_are_skipped_and_said_so() -> None:
     (entry,) = said("apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: d, namespace: x}").entries
-    known = "Pod, Job, CronJob, Deployment, ReplicaSet, StatefulSet"
+    known = "Pod, Job, CronJob, Deployment, ReplicaSet, StatefulSet, JobSet, LeaderWorkerSet"
     assert entry.notes == (f"skipped: apps/v1 DaemonSet: translate reads {known}",)
     assert entry.where.endswith("DaemonSet x/d")
     assert "POST" not in render(entry)

@@ -36,6 +36,7 @@ class Job:
     excluded: str  # Slurm's hostlist
     memory: int  # MiB of its node
     time_limit: int  # minutes
+    tasks: int
 
     @property
     def stillborn(self) -> bool:
@@ -182,6 +183,7 @@ def _job(raw: dict[str, Any]) -> Job:
         excluded=raw["excluded_nodes"],
         memory=raw["memory_per_node"]["number"],
         time_limit=raw["time_limit"]["number"],
+        tasks=raw["tasks"]["number"],
     )
 
 

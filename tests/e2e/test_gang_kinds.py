@@ -51,6 +51,13 @@ def test_all_pods_of_a_jobset_that_asks_for_it_are_one_job(scene: Scene) -> None
         )
 
 
+def test_a_gang_does_not_wait_for_pods_whose_template_says_that_they_are_of_none(scene: Scene) -> None:
+    spec = {"replicatedJobs": [one_of("log", 1, 1, {"gang": "false"}), one_of("workers", 1, 2)]}
+    with applied(scene, JOBSETS, "train", spec, {"gang": "true"}):
+        jobs = _jobs(scene, scene.all_running(3))
+        assert sorted(len(job.uids) for job in jobs) == [1, 2]
+
+
 def test_each_group_of_a_leader_worker_set_is_one_job_and_is_made_again_as_one(scene: Scene) -> None:
     long = template()
     long["spec"]["restartPolicy"] = "Always"

@@ -79,6 +79,11 @@ def test_the_pods_of_a_gang_are_the_tasks_of_one_job_in_the_order_of_slurms_node
     assert len(scene.real_jobs_of([k.uid(pod) for pod in pods])) == 1
 
 
+def test_gpus_that_are_asked_for_by_the_node_are_spread_evenly_over_its_pods(scene: Scene) -> None:
+    _gang(scene, "spread", 2, gpus=2, on=("n1",), gres="gres/gpu=4", max_nodes="1")
+    assert _places(_running(scene, "spread", 2)) == [("n1", "0-1"), ("n1", "2-3")]
+
+
 def test_two_gangs_that_need_more_than_half_each_start_one_after_the_other(scene: Scene) -> None:
     _gang(scene, "one", 3, gpus=4, on=("n1", "n2"))  # room for four such pods
     _gang(scene, "two", 3, gpus=4, on=("n1", "n2"))

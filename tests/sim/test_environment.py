@@ -10,7 +10,13 @@ from bridge.core import environment
 from bridge.core.attempt import Attempt
 from bridge.core.model import JobId, KubeNode, Pod
 from bridge.core.steps import Forsake, Release
-from bridge.names import ATTEMPT_ANNOTATION, ENVIRONMENT_PREFIX, GPUS_ANNOTATION, NODE_ANNOTATION
+from bridge.names import (
+    ATTEMPT_ANNOTATION,
+    ENVIRONMENT_PREFIX,
+    GPUS_ANNOTATION,
+    NODE_ANNOTATION,
+    STARTED_ANNOTATION,
+)
 from tests.core.build import FIRST, pod, released
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import play, running
@@ -61,7 +67,7 @@ async def test_a_grant_that_is_given_back_takes_the_variables_along() -> None:
     there = released(FIRST, annotations={NODE_ANNOTATION: "n1", name: "n1", "mine": "1"})
     await door.apply(Forsake(pod=there, attempt=Attempt(1)))
     gone = {key for key, value in kube.changes["annotations"].items() if value is None}
-    assert gone == {NODE_ANNOTATION, GPUS_ANNOTATION, name}
+    assert gone == {NODE_ANNOTATION, GPUS_ANNOTATION, STARTED_ANNOTATION, name}
     assert kube.changes["annotations"][ATTEMPT_ANNOTATION]
 
     await door.apply(Release(pod=pod(), job=JobId(1), node=KubeNode("n1"), environment={name: "n[1-2]"}))

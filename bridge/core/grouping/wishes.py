@@ -20,11 +20,13 @@ UNKNOWN = Gang(wanted=1, timeout=TIMEOUT)  # what is known of a gang by its job 
 
 def asked(pod: Pod, *owners: Workload) -> bool | None:
     """Do the pod or its owners, nearest first, ask for a gang? None: nobody says."""
-    for layer in (pod.annotations, *(owner.annotations for owner in owners)):
-        word = layer.get(GANG, "").strip().lower()
-        if word in ("true", "false"):
-            return word == "true"
-    return None
+    layers = (pod.annotations, *(owner.annotations for owner in owners))
+    return next((said for layer in layers if (said := asks(layer)) is not None), None)
+
+
+def asks(annotations: Mapping[str, str]) -> bool | None:
+    """What these alone say."""
+    return {"true": True, "false": False}.get(annotations.get(GANG, "").strip().lower())
 
 
 def gang(wanted: int, pod: Pod, *owners: Workload, at_least: bool = False) -> Gang:

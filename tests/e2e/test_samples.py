@@ -1,0 +1,53 @@
+"""Manifests as people have them from the Go project, in its forms, run unchanged: `tests/e2e/samples`.
+
+`tasks.json` tells the tasks of each job that a sample becomes, while as many of its pods run as may at one time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bridge.config import Settings
+from bridge.offline import translate
+from tests.e2e import kube as k
+from tests.e2e.scene import Scene
+
+SAMPLES = Path(__file__).parent / "samples"
+TASKS: dict[str, list[int]] = json.loads((SAMPLES / "tasks.json").read_text())
+
+
+@contextmanager
+def applied(scene: Scene, sample: Path) -> Iterator[None]:
+    scene.kubectl("apply", "-f", str(sample))
+    try:
+        yield
+    finally:
+        scene.kubectl("delete", "-f", str(sample), "--wait=false", "--cascade=background")
+
+
+def test_each_sample_has_its_tasks_on_record() -> None:
+    assert TASKS.keys() == {path.name for path in SAMPLES.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_translate_shows_the_jobs_that_a_sample_becomes(name: str) -> None:
+    found = translate(SAMPLES / name, Settings())
+    assert not found.failed, found.text
+    assert {entry.spec.tasks for entry in found.entries if entry.spec} == set(TASKS[name])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", TASKS)
+def test_all_pods_of_a_sample_run_as_the_jobs_that_it_is_known_for(scene: Scene, name: str) -> None:
+    with applied(scene, SAMPLES / name):
+        pods = scene.all_running(sum(TASKS[name]))
+        jobs = {job.id: job for job in map(scene.job_of, pods)}
+        assert sorted(job.tasks for job in jobs.values()) == TASKS[name]
+        for job in jobs.values():
+            assert job.running
+            assert job.uids == {k.uid(pod) for pod in pods if k.job_label(pod) == job.id}
