@@ -109,6 +109,14 @@ def _waits(member: Member) -> bool:
     return member.exists and not member.pod.deleted and not member.pod.ended
 
 
+def haunted(facts: Facts, record: JobRecord) -> float:
+    """Seconds for which a place of the job may be that of a pod that this process never saw, and that went."""
+    mark, known = record.mark, {m.pod.uid for m in facts.members}
+    if mark is None or not any(record.gres) or known.issuperset(mark.uids):
+        return 0.0
+    return mark.grace + facts.limits.death_margin - facts.known_for
+
+
 def roll(facts: Facts, record: JobRecord) -> Iterator[Step]:
     """The job's mark names who came for a lost member."""
     mark = record.mark

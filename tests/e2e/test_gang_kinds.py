@@ -80,6 +80,28 @@ def test_each_group_of_a_leader_worker_set_is_one_job_and_is_made_again_as_one(s
         assert scene.job_becomes(second.id, "RUNNING").uids == {k.uid(p) for p in groups[1]}
 
 
+def test_workers_that_are_made_when_their_leader_is_ready_have_jobs_of_their_own(scene: Scene) -> None:
+    long = template()
+    long["spec"]["restartPolicy"] = "Always"
+    spec = {
+        "replicas": 1,
+        "startupPolicy": "LeaderReady",
+        "leaderWorkerTemplate": {"size": 3, "workerTemplate": long},
+    }
+    with applied(scene, LEADER_WORKER_SETS, "serve", spec, {}):
+        assert len(_jobs(scene, scene.all_running(3))) == 3
+
+
+def test_a_jobset_whose_jobs_are_made_in_order_is_told_that_it_can_be_no_gang(scene: Scene) -> None:
+    spec = {
+        "startupPolicy": {"startupPolicyOrder": "InOrder"},
+        "replicatedJobs": [one_of("driver", 1, 1), one_of("workers", 1, 2)],
+    }
+    with applied(scene, JOBSETS, "train", spec, {"gang": "true"}):
+        (pod,) = eventually("the driver is there", scene.pods)
+        scene.says(pod["metadata"]["name"], "startupPolicyOrder: InOrder")
+
+
 def test_pods_that_name_a_pod_group_start_when_there_are_enough(scene: Scene) -> None:
     def pod(name: str) -> Object:
         made = k.pod(name)

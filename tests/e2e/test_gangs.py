@@ -89,7 +89,8 @@ def test_two_gangs_that_need_more_than_half_each_start_one_after_the_other(scene
     _gang(scene, "two", 3, gpus=4, on=("n1", "n2"))
 
     def look() -> str:
-        return next((n for n in ("one", "two") if all(k.phase(p) == "Running" for p in _pods(scene, n))), "")
+        all_of = {name: [k.phase(pod) for pod in _pods(scene, name)] for name in ("one", "two")}
+        return next((name for name, phases in all_of.items() if phases == ["Running"] * 3), "")
 
     first = eventually("one of the two runs", look, HAUNTED)
     second = "two" if first == "one" else "one"

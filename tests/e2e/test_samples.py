@@ -15,7 +15,8 @@ import pytest
 from bridge.config import Settings
 from bridge.offline import translate
 from tests.e2e import kube as k
-from tests.e2e.scene import Scene
+from tests.e2e.scene import HAUNTED, Scene
+from tests.e2e.waiting import eventually
 
 SAMPLES = Path(__file__).parent / "samples"
 TASKS: dict[str, list[int]] = json.loads((SAMPLES / "tasks.json").read_text())
@@ -44,10 +45,22 @@ def test_translate_shows_the_jobs_that_a_sample_becomes(name: str) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("name", TASKS)
 def test_all_pods_of_a_sample_run_as_the_jobs_that_it_is_known_for(scene: Scene, name: str) -> None:
+    def jobs() -> list[tuple[int, bool]]:
+        """Of all pods, once they run: tasks, and whether it is the job of all the pods that say so. The controller of
+        a LeaderWorkerSet may make a group once more while it starts."""
+        pods = scene.pods()
+        if len(pods) != sum(TASKS[name]) or any(k.phase(pod) != "Running" for pod in pods):
+            return []
+        found = [scene.slurm.job(number) for number in {k.job_label(pod) for pod in pods}]
+        return sorted(
+            (
+                job.tasks,
+                job.running and job.uids == {k.uid(pod) for pod in pods if k.job_label(pod) == job.id},
+            )
+            for job in found
+            if job is not None
+        )
+
+    wanted = [(tasks, True) for tasks in TASKS[name]]
     with applied(scene, SAMPLES / name):
-        pods = scene.all_running(sum(TASKS[name]))
-        jobs = {job.id: job for job in map(scene.job_of, pods)}
-        assert sorted(job.tasks for job in jobs.values()) == TASKS[name]
-        for job in jobs.values():
-            assert job.running
-            assert job.uids == {k.uid(pod) for pod in pods if k.job_label(pod) == job.id}
+        eventually("its pods run as these jobs", lambda: jobs() == wanted, HAUNTED, every=0.2)
