@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bridge.errors import ConfigError
-from bridge.names import SCHEDULER_NAME, UPSTREAM_SCHEDULER_NAME
+from bridge.names import DEFAULT_SCHEDULER_NAME, SCHEDULER_NAME, UPSTREAM_SCHEDULER_NAME
 
 TOKEN_FILE_ENV = "SLURM_JWT_FILE"
 JobIds = Literal["auto", "chosen", "held"]
@@ -268,7 +268,7 @@ def _check(settings: Settings, where: str) -> None:
             raise ConfigError(
                 f"{where}: slurmctldAddress: {address!r} must be host:port, for example slurmctld:6817"
             )
-    taken = settings.cluster.schedulers & {"default-scheduler", ""}
+    taken = settings.cluster.schedulers & {DEFAULT_SCHEDULER_NAME, ""}
     if taken:
         raise ConfigError(
             f"{where}: schedulerName, schedulerNames: {min(taken)!r} would make every pod of the cluster ours"

@@ -12,6 +12,7 @@ SCHEDULER_NAME: Final = (
 UPSTREAM_SCHEDULER_NAME: Final = (
     "slurm-bridge-scheduler"  # the Go project's default: an identical second profile
 )
+DEFAULT_SCHEDULER_NAME: Final = "default-scheduler"  # Kubernetes' own: never ours
 SCHEDULING_GATE: Final = (
     "scheduler.slinky.slurm.net/slurm"  # admission adds it; the leader lifts it at the grant
 )

@@ -13,6 +13,7 @@ What must stay true: invariants 1–4 and 8 of docs/design.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bridge.core import attempt as attempts
 from bridge.core import gangs, held, takeover
@@ -75,13 +76,9 @@ def wind_down(facts: Facts) -> Decision:
         return Decision(verdict=Verdict(Reason.FINISHING, text), again=held.LOOK)
     if not live:
         return _left_behind(facts) or takeover.farewell(facts)
-    margin = facts.limits.death_margin
-    stranded = [m.pod for m in facts.members if m.stranded(margin)]
-    alive = [m for m in facts.members if m.pod not in stranded and not m.containers_dead(margin)]
+    stranded, alive = _not_known_dead(facts)
     if alive:
-        names = ", ".join(m.pod.ref for m in alive)
-        text = f"containers of {names} are not known dead; the job keeps their devices"
-        return Decision(verdict=Verdict(Reason.DRAINING, text), again=min(m.dead_in(margin) for m in alive))
+        return _draining(facts, alive)
     ran = [m.pod for m in facts.members if m.pod.node]
     why = (
         f"pods of {facts.group.key} ended"
@@ -101,6 +98,20 @@ def wind_down(facts: Facts) -> Decision:
     return Decision(
         verdict=Verdict(Reason.FINISHING, why), steps=(*drains(facts, stranded, *_records(live)), *ends)
     )
+
+
+def _not_known_dead(facts: Facts) -> tuple[list[Pod], list[Member]]:
+    """Pods whose node has been dead for too long to tell, and members whose containers may live."""
+    margin = facts.limits.death_margin
+    stranded = [m.pod for m in facts.members if m.stranded(margin)]
+    return stranded, [m for m in facts.members if m.pod not in stranded and not m.containers_dead(margin)]
+
+
+def _draining(facts: Facts, alive: list[Member]) -> Decision:
+    names = ", ".join(m.pod.ref for m in alive)
+    text = f"containers of {names} are not known dead; the job keeps their devices"
+    again = min(m.dead_in(facts.limits.death_margin) for m in alive)
+    return Decision(verdict=Verdict(Reason.DRAINING, text), again=again)
 
 
 def _left_behind(facts: Facts) -> Decision | None:
@@ -216,9 +227,13 @@ def _taken_back(facts: Facts, pods: list[Pod], why: str) -> Decision:
     following = facts.attempt.afresh(now=facts.now)
     # First, as for any grant that is given up: another leader must not take this end for a person's.
     left = [p for p in pods if attempts.of_pod(p).number <= tried]
-    forsaken = (Forsake(pod=pod, attempt=following) for pod in left)
+    forsaken = tuple(Forsake(pod=pod, attempt=following) for pod in left)
+    stranded, alive = _not_known_dead(facts)
+    if alive and live:
+        return replace(_draining(facts, alive), steps=forsaken)
     ends = (EndJob(id=s.id, wait_status=None, why=why) for s in live)
-    return Decision(verdict=Verdict(Reason.GATHERING, why), steps=(*forsaken, *ends), again=1.0)
+    steps: tuple[Step, ...] = (*forsaken, *drains(facts, stranded, *_records(live)), *ends)
+    return Decision(verdict=Verdict(Reason.GATHERING, why), steps=steps, again=1.0)
 
 
 def _waits(facts: Facts, pods: list[Pod], verdict: Verdict) -> Decision:

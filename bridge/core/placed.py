@@ -65,7 +65,10 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
     if ended is None and over is not None and sight.read_age > LIMIT_FRESH:
         text = f"{over.text}, by an older record: it is read again"
         return Decision(verdict=Verdict(Reason.RUNNING, text), reads=(sight.id,), again=1.0)
-    ended = ended or over or _preempting(record)
+    if ended is None and over is not None:
+        # A member without a node has had nothing of that time: it begins anew with those who come for the others.
+        return end_pods(facts, [m for m in running if m.pod.node], record, over)
+    ended = ended or _preempting(record)
     ended = ended or gangs.bereft(facts, running, record) or gangs.half_started(facts, running, record)
     if ended is not None:
         return end_pods(facts, running, record, ended)
@@ -83,7 +86,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
             *(joining.steps if joining is not None else ()),
         ),
         reads=_limit_read(facts, sight, record) or _dispute_read(facts, pods, record),
-        again=joining.again if joining is not None else _again(facts, running, record),
+        again=_again(facts, running, record, joining),
     )
 
 
@@ -209,10 +212,12 @@ def _over_limit(facts: Facts, record: JobRecord) -> Verdict | None:
     return Verdict(Reason.TIME_LIMIT, f"job {record.id} reached its time limit of {minutes} min")
 
 
-def _again(facts: Facts, running: list[Member], record: JobRecord) -> float | None:
+def _again(facts: Facts, running: list[Member], record: JobRecord, joining: Decision | None) -> float | None:
     """The nearest moment at which time alone may change the decision."""
     margin = facts.limits.death_margin
     waits = [member.dead_in(margin) for member in running if member.pod.deleted and member.node_dead_for]
+    if joining is not None and joining.again is not None:
+        waits.append(joining.again)
     waits += [max(1.0, m.dies_in) for m in running if m.pod.deleted and m.node_ready and m.dies_in > 0]
     if "PENDING" in record.states:
         waits.append(PENDING_LOOK)

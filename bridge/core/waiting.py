@@ -40,6 +40,7 @@ from bridge.names import (
 )
 
 NOMINATE_AGAIN = 2.0  # seconds between looks at a pod that is un-gated and not yet bound
+BARRED_AGAIN = 30.0  # seconds between looks at one that can't go to its place: gang-timeout may be over
 
 
 def queued(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
@@ -164,7 +165,7 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
     unusable = [(node, why) for pod in pods if (why := barred.get(node := slots[pod.uid].node, ""))]
     if unusable:
         text = "; ".join(f"node {node} of job {record.id} {why}" for node, why in unusable)
-        return gangs.told(facts, pods, Verdict(Reason.GATHERING, text))
+        return gangs.told(facts, pods, Verdict(Reason.GATHERING, text), again=BARRED_AGAIN)
     steps: list[Step] = list(_told(facts, pods, record)) if facts.barred else []
     for pod in pods:
         gated = SCHEDULING_GATE in pod.gates

@@ -31,7 +31,7 @@ from bridge.kube.shapes import (
     WorkloadStatusView,
     WorkloadView,
 )
-from bridge.names import SCHEDULER_NAME, UPSTREAM_SCHEDULER_NAME
+from bridge.names import DEFAULT_SCHEDULER_NAME
 
 JOB = ("batch/v1", "Job")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # the whole object once more
@@ -174,10 +174,10 @@ def _said(template: TemplateView | JobTemplateView | None) -> bool | None:
 
 
 def _elsewhere(job: JobTemplateView | None) -> bool:
-    """Its pods name a scheduler that is none of ours; without a name admission may set ours."""
+    """Its pods name the cluster's own scheduler; without a name admission may set ours."""
     template = job.spec.template if job is not None and job.spec is not None else None
     named = template.spec.scheduler_name if template is not None and template.spec is not None else None
-    return bool(named) and named not in (SCHEDULER_NAME, UPSTREAM_SCHEDULER_NAME)
+    return named == DEFAULT_SCHEDULER_NAME
 
 
 def _at_once(parallelism: int | None, completions: int | None, done: int = 0) -> int:

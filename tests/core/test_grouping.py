@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.core import grouping
+from bridge.core.grouping.ranks import last
 from bridge.core.model import GroupKey, Owner, Pod, Uid, Workload
 from bridge.names import COMPLETION_INDEX
 
@@ -50,3 +51,14 @@ def test_nothing_is_dropped_and_ranks_follow_the_completion_index_then_the_name(
     assert found.workload is work
     assert found.key == grouping.key_of(members[0])
     assert [p.name for p in grouping.build(found.key, [pod("b"), pod("a")]).pods] == ["a", "b"]
+
+
+def test_who_came_for_a_lost_pod_counts_for_it_but_not_a_pod_of_another_job() -> None:
+    """Two Jobs of one PodGroup both have an index 0."""
+
+    def made(name: str, job: str, created: float) -> Pod:
+        by = Owner(api_version="batch/v1", kind="Job", name=job, uid=Uid(job), controller=True)
+        return pod(name, owners=(by,), created=created, annotations={COMPLETION_INDEX: "0"})
+
+    lost, other, came = made("a", "one", 1.0), made("b", "two", 2.0), made("c", "one", 3.0)
+    assert last([lost, other, came, pod("d")]) == [other, came, pod("d")]

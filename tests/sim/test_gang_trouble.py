@@ -131,3 +131,45 @@ def test_half_a_gang_whose_job_vanishes_begins_anew_as_one(tmp_path: Path) -> No
         assert not [job for job in live(sim) if not is_ended(job.states)]
 
     play(tmp_path, scene)
+
+
+def test_a_gang_whose_lost_member_can_not_be_replaced_ends_at_its_time_limit_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """Nothing else happens that would have it looked at."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        gang = Gang(sim, "g", 2, gpus=5, timelimit="10")
+        names = gang.pods()
+        await sim.until(lambda: all_run(sim, names), 10)
+        (job,) = live(sim)
+        sim.cordon(node_of(sim, names[1]), True)
+        sim.kubelet.finish(names[1], 1)
+        await sim.settle(5)
+        gang.pod(1)
+        await sim.settle(590)
+        assert running(sim, names[0])
+        await sim.settle(15)
+        assert not running(sim, names[0])
+        assert "TIMEOUT" not in sim.slurm.jobs[job.id].states
+
+    play(tmp_path, scene)
+
+
+def test_the_job_of_half_a_gang_is_not_ended_before_the_containers_of_the_other_half_are_dead(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        names = Gang(sim, "g", 2, gpus=5).pods()
+        sim.kube.faults.plan(kube("403"), verb="bind", name=names[1], times=10_000)
+        await sim.until(lambda: running(sim, names[0]), 20)
+        await sim.settle(5)
+        (job,) = live(sim)
+        sim.delete(names[0], force=True)
+        await sim.settle(20)
+        assert "RUNNING" in sim.slurm.jobs[job.id].states, "its containers have 30 s"
+        await sim.until(lambda: job.id not in {one.id for one in live(sim)}, 60)
+
+    play(tmp_path, scene, dying=1.0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bridge.core.model import Pod
+from bridge.core.model import Pod, Uid
 from bridge.names import COMPLETION_INDEX, JOBSET_JOB_INDEX, LWS_WORKER_INDEX, POD_INDEX
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{0,9})")
+_Place = tuple[Uid, int, int]  # its controller, the job of a JobSet, the index
 INDICES = (COMPLETION_INDEX, LWS_WORKER_INDEX, POD_INDEX)  # what controllers number the pods of a set by
 
 
@@ -21,15 +22,20 @@ def rank(pod: Pod) -> tuple[int, int, str, int]:
 
 
 def last(pods: Iterable[Pod]) -> list[Pod]:
-    """Of those that came for each other, by their index, who came last; all that have none. In the order given."""
+    """Of those that one controller made for one index, who came last; all that have no index. In the order given."""
     everyone = list(pods)
-    newest: dict[tuple[int, ...], Pod] = {}
+    newest: dict[_Place, Pod] = {}
     for pod in everyone:
-        if (place := rank(pod)[:2])[1] >= 0:
+        if (place := _place(pod)) is not None:
             newest[place] = max(
                 newest.get(place, pod), pod, key=lambda one: (one.created, one.phase == "Succeeded")
             )
-    return [pod for pod in everyone if newest.get(rank(pod)[:2], pod) is pod]
+    return [pod for pod in everyone if (place := _place(pod)) is None or newest[place] is pod]
+
+
+def _place(pod: Pod) -> _Place | None:
+    (job, index, *_), owner = rank(pod), next((o.uid for o in pod.owners if o.controller), None)
+    return (owner, job, index) if owner is not None and index >= 0 else None
 
 
 def _split(name: str) -> tuple[str, int]:
