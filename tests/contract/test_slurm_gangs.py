@@ -62,6 +62,16 @@ async def test_one_task_a_node_where_that_is_asked(slurm: Slurm) -> None:
     assert record.cpus_by_node == (2, 2, 2)
 
 
+@pytest.mark.parametrize(("pods", "a_node"), [(1, 1), (4, 2)])
+async def test_memory_by_the_node_leaves_each_task_its_gpus(slurm: Slurm, pods: int, a_node: int) -> None:
+    """One pod that is left of a gang, or whole numbers of pods on each node."""
+    asked = tasks(pods, nodes_min=pods // a_node, tasks_per_node=a_node, memory_mib=200 * a_node)
+    record = await granted(slurm, replace(asked, memory_per_cpu=None, nodes_max=pods // a_node))
+    assert gpus_of(record) == [2 * a_node] * (pods // a_node)
+    assert record.cpus_by_node == (2 * a_node,) * (pods // a_node)
+    assert record.memory_mib == 200 * a_node
+
+
 async def test_a_gangs_places_are_claimed_task_by_task(slurm: Slurm) -> None:
     first, second = slurm.nodes[0], slurm.nodes[2]
     job = slurm.id()

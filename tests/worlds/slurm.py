@@ -365,7 +365,7 @@ def shown(job: WorldJob) -> dict[str, Any]:
         "cpus": number(job.cpus * (job.tasks or job.node_count)),
         "tasks": number(job.tasks or 1),
         "job_resources": {"nodes": {"allocation": held}} if held else None,
-        "memory_per_node": number(None if job.tasks else job.memory),
+        "memory_per_node": number(job.memory if job.by_node else None),
         "gres_detail": [] if ended or not any(gres) else gres,
         "name": job.name,
         "user_name": job.user,

@@ -19,6 +19,7 @@ HISTORY = 60.0  # seconds that a crash can go back
 NO_ROOM, NEVER, DUPLICATE, UNKNOWN = 2016, 2014, 2011, 2017
 NOT_NOW = 2015, "Requested partition configuration not available now"  # more than it has at present
 OVER_LIMIT = 2050, "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+_OF_A_GANG = {"memory_per_cpu", "tres_per_task", "tasks_per_node"}
 MAX_WALL = "QOSMaxWallDurationPerJobLimit"
 
 
@@ -296,7 +297,11 @@ class Cluster:
                 continue
             cpus = node.cpus - sum(j.busy_cpus(node.name) for j in here)
             memory = node.memory - sum(j.memory_on(node.name) or node.memory for j in here)
-            fit = [cpus // job.cpus, memory // job.memory, wanted]
+            fit = [
+                cpus // job.cpus,
+                wanted if job.by_node and memory >= job.memory else memory // job.memory,
+                wanted,
+            ]
             if job.gpu_count:
                 fit.append(len(free) // job.gpu_count)
             if job.whole or job.a_node:
@@ -308,12 +313,12 @@ class Cluster:
 
     def _parse(self, body: dict[str, Any]) -> WorldJob:
         nodes = int(body.get("minimum_nodes", 1))
-        gang = "memory_per_cpu" in body
+        gang = bool(_OF_A_GANG & body.keys())
         tasks = 1 if gang else math.ceil(int(body.get("tasks", 1)) / nodes)
-        asked = body.get("tres_per_task", "") if gang else body.get("tres_per_node", "")
+        asked = body.get("tres_per_task" if gang else "tres_per_node", "")
         gres = re.findall(r"gres/gpu(?::\w+)?[=:](\d+)", asked)
         memory = body["memory_per_node"]["number"] if "memory_per_node" in body else 0
-        if gang:
+        if "memory_per_cpu" in body:
             memory = body["memory_per_cpu"]["number"] * int(body["cpus_per_task"])
         given = body.get("priority", {}).get("number")
         on_hold = given == 0 or (
@@ -343,6 +348,7 @@ class Cluster:
             memory=memory,
             tasks=int(body.get("tasks", 1)) if gang else None,
             a_node=body.get("tasks_per_node"),
+            by_node="memory_per_cpu" not in body,
             layout=_layout(body) if body.get("distribution") == "arbitrary" else (),
             gpu_count=sum(map(int, gres)),
             whole=body.get("shared") == ["none"],

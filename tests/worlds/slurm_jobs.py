@@ -61,6 +61,7 @@ class WorldJob:
     )
     layout: tuple[str, ...] = ()  # one node a task
     a_node: int | None = None  # tasks on one node at most
+    by_node: bool = True  # memory is a node's; of a gang it may be a task's
     # what it has
     held: dict[str, int] = field(default_factory=dict)  # node → tasks there, of a gang
     gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)  # node → device indices, in Slurm's order
@@ -79,7 +80,7 @@ class WorldJob:
 
     def memory_on(self, node: str) -> int:
         """MiB; 0 = all of it."""
-        return self.memory * self.held.get(node, 1)
+        return self.memory if self.by_node else self.memory * self.held.get(node, 1)
 
     def busy_cpus(self, node: str) -> int:
         """A suspended job keeps its memory and its GPUs, and lends its CPUs."""
