@@ -133,6 +133,8 @@ class Picture:
     def bereft(self, pod: Pod) -> bool:
         """Its gang begins anew: its owner wants that where another pod of its job failed, or is going or gone; or
         another never got its node."""
+        if not pod.node:
+            return False
         jobs = [job for job in self.own(pod.uid) if job.mark is not None]
         uids = {uid for job in jobs if job.mark is not None for uid in job.mark.uids} - {pod.uid}
         others = [other for other in self.pods if other.uid in uids]

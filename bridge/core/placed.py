@@ -62,16 +62,13 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
     if ended is not None and "PENDING" in record.states and (doubt := _in_doubt(facts, record)) is not None:
         return doubt
     over = _over_limit(facts, record)
-    if ended is None and over is not None and sight.read_age > LIMIT_FRESH:
+    if ended is None and over is not None and not _read_since(facts, sight, record):
         text = f"{over.text}, by an older record: it is read again"
         return Decision(verdict=Verdict(Reason.RUNNING, text), reads=(sight.id,), again=1.0)
-    if ended is None and over is not None:
-        # A member without a node has had nothing of that time: it begins anew with those who come for the others.
-        return end_pods(facts, [m for m in running if m.pod.node], record, over)
-    ended = ended or _preempting(record)
+    ended = ended or over or _preempting(record)
     ended = ended or gangs.bereft(facts, running, record) or gangs.half_started(facts, running, record)
     if ended is not None:
-        return end_pods(facts, running, record, ended)
+        return end_pods(facts, gangs.concerned(running, record), record, ended)
     joining = waiting.joining(facts, running, record)
     return Decision(
         verdict=joining.verdict if joining is not None else _running_verdict(running, record),
@@ -210,6 +207,12 @@ def _over_limit(facts: Facts, record: JobRecord) -> Verdict | None:
     if ahead := early(facts, record):
         return Verdict(Reason.TIME_LIMIT, f"job {record.id} is about to reach its time limit: {ahead}")
     return Verdict(Reason.TIME_LIMIT, f"job {record.id} reached its time limit of {minutes} min")
+
+
+def _read_since(facts: Facts, sight: Sight, record: JobRecord) -> bool:
+    """After the limit was over: somebody may have extended it in the last moment."""
+    end = user_end(facts, record) or 0.0
+    return sight.read_age <= LIMIT_FRESH and facts.slurm_now - sight.read_age >= end
 
 
 def _again(facts: Facts, running: list[Member], record: JobRecord, joining: Decision | None) -> float | None:

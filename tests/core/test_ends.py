@@ -336,10 +336,13 @@ def test_the_end_of_a_double_is_no_evidence_when_the_pods_own_job_is_absent() ->
     assert not [s for s in decision.steps if isinstance(s, DeletePod)]
 
 
-@pytest.mark.parametrize(("read_age", "goes"), [(1.0, True), (6.0, False)])
-def test_a_record_that_is_old_ends_no_pod_at_its_limit_and_is_read_again(read_age: float, goes: bool) -> None:
+@pytest.mark.parametrize(("since", "read_age", "goes"), [(10, 1.0, True), (10, 6.0, False), (1, 2.0, False)])
+def test_a_record_that_is_old_or_from_before_its_limit_ends_no_pod_there_and_is_read_again(
+    since: float, read_age: float, goes: bool
+) -> None:
+    """An administrator may extend it in the last second."""
     limited = replace(SPEC, user_limit=1, time_limit=3)
-    over = record(FIRST, "RUNNING", started=NOW - 70, ended=NOW - 70 + 180)
+    over = record(FIRST, "RUNNING", started=NOW - 60 - since, ended=NOW - 60 - since + 180)
     seen = replace(sight(over), read_age=read_age)
     decision = decide(facts(bound(FIRST), sights=(seen,), spec=limited))
     assert bool([s for s in decision.steps if isinstance(s, DeletePod)]) is goes

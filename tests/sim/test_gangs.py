@@ -269,6 +269,26 @@ def test_half_a_gang_holds_its_nodes_no_longer_than_gang_timeout(tmp_path: Path)
         await sim.settle(100)
         assert running(sim, names[0])
         assert not running(sim, names[1])
-        await sim.until(lambda: all(going(sim, name) for name in names), 60)
+        await sim.until(lambda: going(sim, names[0]), 60)
+        await sim.settle(60)
+        assert not live(sim), "nothing is held for it"
+        assert not going(sim, names[1]), "who had nothing of the job waits for the next"
+
+    play(tmp_path, scene)
+
+
+def test_the_end_of_a_job_costs_those_nothing_that_were_not_on_a_node_yet(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        gang = Gang(sim, "g", 2, gpus=5)
+        names = gang.pods()
+        sim.kube.faults.plan(kube("403"), verb="bind", name=names[1], times=20)
+        await sim.until(lambda: running(sim, names[0]), 20)
+        sim.slurm.end(live(sim)[0].id, "TIMEOUT")
+        await sim.until(lambda: going(sim, names[0]), 10)
+        assert not going(sim, names[1])
+        names[0] = gang.pod(0)
+        await sim.until(lambda: all_run(sim, names), 60)
+        assert len(live(sim)) == 1
 
     play(tmp_path, scene)
