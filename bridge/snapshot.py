@@ -14,7 +14,7 @@ from bridge.candidates import Candidates
 from bridge.config import Settings
 from bridge.core import attempt as attempts
 from bridge.core import devices, held, jobid, takeover
-from bridge.core.facts import NEVER, PATIENCE, Facts, Limits, Member, Sight
+from bridge.core.facts import NEVER, PATIENCE, Facts, Limits, Sight
 from bridge.core.grouping.gangs import family_uid
 from bridge.core.model import (
     Group,
@@ -32,6 +32,7 @@ from bridge.inherited import Inherited
 from bridge.kube.client import KubeClient
 from bridge.kube.store import Store
 from bridge.ledger import Ledger
+from bridge.members import Members
 from bridge.memory import Memory
 from bridge.names import JOB_ID_LABEL
 from bridge.owners import Owners
@@ -99,6 +100,7 @@ class Snapshot:
             catching_up=watcher.catching_up,
             jobs_of=lambda uid: self.roster.jobs_of(uid),
         )
+        self._members = Members(store, self.memory, self.kube_name, cluster, monotonic)
         self._inherited = Inherited(store.pods, watcher, self.ids, cluster)
         self.roster = Roster(store, watcher, self.memory, self._inherited, wall, cluster)
 
@@ -185,7 +187,7 @@ class Snapshot:
         uids = self.roster.members(key)
         if not uids or not self._store.synced:
             return None
-        members = tuple(m for uid in uids if (m := self._member(uid)) is not None)
+        members = tuple(m for uid in uids if (m := self._members.of(uid)) is not None)
         if all(m.pod.uid in self._store.pods.gone and m.exists for m in members):
             return None  # missing from one list proves nothing: the sweep takes two more
         pods = [m.pod for m in members]
@@ -211,6 +213,7 @@ class Snapshot:
         return Facts(
             group=asked.group,
             members=members,
+            ghosts=tuple(self._members.ghosts(key, members, sights.values())) if gang is not None else (),
             attempt=number,
             cluster=self.cluster,
             now=self._wall(),
@@ -264,24 +267,6 @@ class Snapshot:
         """Of live jobs: the pods may be seen as they were before, or have been edited."""
         records = (self._watcher.records.get(job) for job in self.memory.live_of(key))
         return max((r.mark.attempt for r in records if r is not None and r.mark is not None), default=0)
-
-    def _member(self, uid: Uid) -> Member | None:
-        pod = self._store.pods.ours.get(uid)
-        gone = self._store.pods.gone.get(uid) if pod is None else None
-        known = pod or (gone.pod if gone else None)
-        if known is None:
-            return None
-        node = self._store.node(known.node) if known.node else None
-        return Member(
-            pod=known,
-            gone_age=self._monotonic() - gone.at if gone is not None and gone.deleted else None,
-            node_ready=node is not None and node.ready,
-            node_ready_for=self.memory.ready_for(known.node),
-            node_dead_for=self.memory.dead_for(known.node),
-            node_ready_since=node.ready_since if node is not None else 0.0,
-            node_view_age=self.node_view_age(),
-            deleted_for=self.memory.deleted_for(uid),
-        )
 
     def _counting(
         self, key: GroupKey, number: attempts.Attempt, sights: Mapping[JobId, Sight]

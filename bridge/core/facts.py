@@ -193,6 +193,7 @@ class Limits:
 class Facts:
     group: Group
     members: tuple[Member, ...]
+    ghosts: tuple[Member, ...] = ()  # of a gang: who went before this process began, on each node of its job
     attempt: Attempt
     cluster: str
     now: float

@@ -109,12 +109,11 @@ def _waits(member: Member) -> bool:
     return member.exists and not member.pod.deleted and not member.pod.ended
 
 
-def haunted(facts: Facts, record: JobRecord) -> float:
+def haunted(facts: Facts) -> float:
     """Seconds for which a place of the job may be that of a pod that this process never saw, and that went."""
-    mark, known = record.mark, {m.pod.uid for m in facts.members}
-    if mark is None or not any(record.gres) or known.issuperset(mark.uids):
-        return 0.0
-    return mark.grace + facts.limits.death_margin - facts.known_for
+    margin = facts.limits.death_margin
+    alive = (m for m in facts.ghosts if not (m.containers_dead(margin) or m.stranded(margin)))
+    return min((m.dead_in(margin) for m in alive), default=0.0)
 
 
 def roll(facts: Facts, record: JobRecord) -> Iterator[Step]:

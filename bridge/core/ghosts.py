@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from bridge.core import devices
 from bridge.core.ledger import Holder
-from bridge.core.model import JobRecord, KubeNode, Mark, SlurmNode, Uid, is_ended
+from bridge.core.model import JobRecord, KubeNode, Mark, Pod, SlurmNode, Uid, is_ended
 from bridge.errors import ProtocolError
 
 WITH_A_STATUS = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})  # ours: that of containers that are dead
@@ -52,6 +52,21 @@ def ghosts(
             for uid, pod in zip(mark.uids, mark.pods, strict=False):
                 if uid not in seen:
                     yield Holder(uid=uid, pod=pod, node=kube_name(SlurmNode(name)), gpus=gpus)
+
+
+def never_seen(
+    record: JobRecord, kube_name: Callable[[SlurmNode], KubeNode], *, cluster: str, seen: Collection[Uid]
+) -> Iterator[Pod]:
+    """Of a live job with GPUs: one for each of its nodes, as any pod of its mark that was never seen may be there."""
+    mark = record.mark
+    if mark is None or mark.cluster != cluster or not any(record.gres):
+        return
+    unseen = next((p for p in zip(mark.uids, mark.pods, strict=False) if p[0] not in seen), None)
+    if unseen is None:
+        return
+    uid, (namespace, _, name) = unseen[0], unseen[1].partition("/")
+    for node in record.nodes:
+        yield Pod(namespace=namespace, name=name, uid=uid, node=kube_name(node), grace=mark.grace)
 
 
 def _gpus(text: str, *, ended: bool) -> frozenset[int] | None:

@@ -89,7 +89,8 @@ def wind_down(facts: Facts) -> Decision:
     how = exit_of(counting, facts.group.workload) if ran else Exit(None)
     said = how.note or next(filter(None, map(taken_away, counting)), "")
     note = "; ".join(filter(None, (facts.spec.comment if facts.spec else "", said))) if said else ""
-    silent = [m for m in facts.members if m.pod not in stranded and not m.told_dead]
+    there = (*facts.members, *facts.ghosts)
+    silent = [m for m in there if m.pod not in stranded and not m.told_dead]
     working = tuple({m.pod.node: m.node_ready_since for m in silent}.items())
     ends = (
         EndJob(id=s.id, wait_status=how.status, why=why, note=note, mark=at_rest(s.record), working=working)
@@ -102,13 +103,13 @@ def wind_down(facts: Facts) -> Decision:
 
 def _not_known_dead(facts: Facts) -> tuple[list[Pod], list[Member]]:
     """Pods whose node has been dead for too long to tell, and members whose containers may live."""
-    margin = facts.limits.death_margin
-    stranded = [m.pod for m in facts.members if m.stranded(margin)]
-    return stranded, [m for m in facts.members if m.pod not in stranded and not m.containers_dead(margin)]
+    margin, there = facts.limits.death_margin, (*facts.members, *facts.ghosts)
+    stranded = [m.pod for m in there if m.stranded(margin)]
+    return stranded, [m for m in there if m.pod not in stranded and not m.containers_dead(margin)]
 
 
 def _draining(facts: Facts, alive: list[Member]) -> Decision:
-    names = ", ".join(m.pod.ref for m in alive)
+    names = ", ".join(dict.fromkeys(m.pod.ref for m in alive))
     text = f"containers of {names} are not known dead; the job keeps their devices"
     again = min(m.dead_in(facts.limits.death_margin) for m in alive)
     return Decision(verdict=Verdict(Reason.DRAINING, text), again=again)

@@ -56,6 +56,32 @@ def test_a_gang_whose_lost_pod_was_replaced_and_all_of_whose_pods_end_well_compl
     play(tmp_path, scene)
 
 
+@pytest.mark.parametrize("silent", [False, True], ids=["node works", "node is silent"])
+def test_the_job_of_a_gang_outlives_pods_that_went_by_force_while_no_bridge_ran(
+    tmp_path: Path, *, silent: bool
+) -> None:
+    """The last pod that is left ends: what the others had may still be in use."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        names = Gang(sim, "g", 2, gpus=5).pods()
+        await sim.until(lambda: all_run(sim, names), 10)
+        (job,), node = live(sim), node_of(sim, names[1])
+        await sim.crash()
+        sim.delete(names[1], force=True)
+        if silent:
+            sim.set_ready(node, False)
+        sim.start()
+        await sim.settle(2)
+        sim.kubelet.finish(names[0])
+        await sim.settle(20)
+        assert [one.id for one in live(sim)] == [job.id]
+        await sim.until(lambda: not live(sim), 120)
+        assert sim.slurm.nodes[node].drained is silent
+
+    play(tmp_path, scene, nodes=2)
+
+
 def test_a_waiting_gang_whose_pods_are_replaced_often_does_not_give_up(tmp_path: Path) -> None:
     async def scene(sim: Simulation) -> None:
         natives = [sim.slurm.native(gpus=8) for _ in range(3)]
