@@ -120,9 +120,14 @@ class Families:
         for job in sorted(self._named.get(pod, ())):
             mark = self._mark(job)
             taken = self._states(job) & {"CANCELLED", "DEADLINE"} and "REVOKED" not in self._states(job)
-            if mark is not None and taken and pod in mark.uids and of_pod(known).number <= mark.attempt:
+            if mark is not None and taken and pod in mark.uids and not self._given_up(mark):
                 return mark
         return None
+
+    def _given_up(self, mark: Mark) -> bool:
+        """One of its pods is told the next attempt: who cancelled saw perhaps not all of them."""
+        there = (self._store.pods.ours.get(uid) for uid in mark.uids)
+        return any(of_pod(pod).number > mark.attempt for pod in there if pod is not None)
 
     def named(self, pod: Uid) -> GroupKey | None:
         """The group of the job of a gang that names it, whether or not its workload is here."""

@@ -69,6 +69,11 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         return end_pods(facts, running, _gone(sight), Verdict(Reason.JOB_ENDED, lost))
     if refused is not None and refused.age < (pause := _pause(facts, refused)):
         return Decision(verdict=verdict, steps=told, again=pause - refused.age)
+    unread = tuple(
+        s.id for s in facts.sights.values() if s.id in facts.current and s.live and s.record is None
+    )
+    if unread:  # another leader may have claimed the place already
+        return Decision(verdict=verdict, steps=told, reads=unread, again=2.0)
     # An earlier attempt's job that came back to life holds what the pod doesn't use: it goes when this place is back.
     mine = (s for s in facts.sights.values() if s.id in facts.current or refused is not None)
     under_way = [s for s in mine if s.live and facts.owns(s.record)]

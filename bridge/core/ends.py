@@ -146,18 +146,22 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
     )
     freed = verdict.reason is Reason.JOB_ENDED or not record.states
     lost = [m.pod for m in running if m.out_of_reach and freed]
-    steps: list[Step] = [*drains(facts, lost, record, needed=False)]
-    for member in running:
-        if member.pod.deleted:
-            continue
-        shown = [disruption(verdict, facts.now)]
-        if record.states:
-            shown.append(job_condition(record, facts.now))
+    going = [m.pod for m in running if not m.pod.deleted]
+    shown = [disruption(verdict, facts.now)]
+    if record.states:
+        shown.append(job_condition(record, facts.now))
+    # Of waiting pods another leader may have given the grant up, and cancelled the job itself: then one has changed,
+    # and none goes.
+    first: list[Step] = [
+        SetConditions(pod=pod, conditions=tuple(shown), unchanged=True) for pod in going if not pod.node
+    ]
+    steps: list[Step] = [*drains(facts, lost, record, needed=False), *first]
+    for pod in going:
+        if pod.node:
+            steps.append(SetConditions(pod=pod, conditions=tuple(shown)))
         steps += [
-            # Of a waiting pod another leader may have given the grant up, and cancelled the job itself.
-            SetConditions(pod=member.pod, conditions=tuple(shown), unchanged=not member.pod.node),
-            Notify(pod=member.pod, verdict=verdict),
-            DeletePod(pod=member.pod, verdict=verdict, job=record.id, guarded=not ordinary),
+            Notify(pod=pod, verdict=verdict),
+            DeletePod(pod=pod, verdict=verdict, job=record.id, guarded=not ordinary),
         ]
     return Decision(verdict=verdict, steps=tuple(steps))
 

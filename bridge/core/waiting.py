@@ -185,11 +185,13 @@ def _told(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Iterator[Step
 def _devices_busy(facts: Facts, pods: Sequence[Pod], record: JobRecord, busy: Busy) -> Decision:
     """What Slurm ends is free in Slurm at once, while the containers have their grace (docs/handover.md)."""
     end = user_end(facts, record)
+    held_by = {claim.holder.node for claim in busy.claims}
+    taken = [name for name in record.nodes if _twin(facts, name) in held_by]
     if busy.overdue or (end is not None and facts.slurm_now >= end):  # the pod would start only to be ended
-        return lose(facts, pods, record, f"after {busy.waited:.0f} s {busy.text}", refused=record.nodes)
+        return lose(facts, pods, record, f"after {busy.waited:.0f} s {busy.text}", refused=taken)
     if busy.homeless:
         why = f"Slurm has lost the job of a pod that runs there, which gets its place back: {busy.text}"
-        return lose(facts, pods, record, why, refused=record.nodes)
+        return lose(facts, pods, record, why, refused=taken)
     shown = job_condition(record, facts.now, note=busy.text)
     steps = tuple(SetConditions(pod=pod, conditions=(shown,)) for pod in pods if _news(facts, pod, shown))
     return Decision(verdict=Verdict(Reason.DEVICES_BUSY, busy.text), steps=steps, again=1.0)

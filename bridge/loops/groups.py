@@ -345,7 +345,8 @@ class GroupsLoop:
             case Outcome.NO_ROOM:
                 self._snapshot.memory.no_fast(key)
                 self.queue.add_after(key, 2.0)
-            case Outcome.TAKEN:
+            case Outcome.TAKEN:  # by whom is not read yet: perhaps by an earlier submit of ours
+                self._snapshot.memory.doubt(step.id if isinstance(step, SubmitJob) else key)
                 self.queue.add_after(key, 2.0)
             case Outcome.REFUSED if error.code == UNKNOWN_NODE and self._snapshot.memory.slurm_nodes:
                 self._snapshot.memory.slurm_nodes.clear()  # one was deleted in Slurm: learn them anew

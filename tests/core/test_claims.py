@@ -95,6 +95,14 @@ def test_a_claim_without_an_answer_is_sent_again_under_the_same_id() -> None:
     assert claimed(look(denied=frozenset(), doubted=frozenset({FIRST}))).id == FIRST
 
 
+def test_a_job_under_another_id_of_the_attempt_is_read_before_the_place_is_claimed_once_more() -> None:
+    """Another leader may have claimed it, and its job waits."""
+    other = Sight(id=SECOND, states=frozenset({"PENDING"}), record=None)
+    decision = look(sights=(*GONE, other))
+    assert not [s for s in decision.steps if isinstance(s, SubmitJob)]
+    assert decision.reads == (SECOND,)
+
+
 def test_a_claim_that_succeeded_is_read_and_no_second_one_is_sent() -> None:
     fresh = record(FAST, "RUNNING", nodes=(), gres=())
     decision = look(sights=(sight(record(FIRST, "FAILED")), sight(fresh)))

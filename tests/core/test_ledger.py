@@ -171,6 +171,17 @@ def test_a_grant_that_has_waited_too_long_goes_elsewhere() -> None:
     assert any(isinstance(step, EndJob) and step.id == FIRST for step in decision.steps)
 
 
+def test_only_the_nodes_whose_gpus_are_in_use_are_avoided_after_that() -> None:
+    """Of a large gang one may be."""
+    late = Busy(claims=(CLAIM,), waited=901.0, overdue=True)
+    both = record(
+        FIRST, "RUNNING", nodes=(SlurmNode("n1"), SlurmNode("n2")), gres=("gpu:h100:2(IDX:0-1)",) * 2
+    )
+    decision = decide(facts(pod(), sights=(sight(both),), busy={FIRST: late}))
+    forsake = next(step for step in decision.steps if isinstance(step, Forsake))
+    assert forsake.attempt.avoided(lambda name: True, NOW) == (SlurmNode("n1"),)
+
+
 # --- bind refuses ----------------------------------------------------------------------------------
 
 

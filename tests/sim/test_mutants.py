@@ -5,7 +5,6 @@ A mutant counts as caught when a schedule fails with it that holds without it.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
