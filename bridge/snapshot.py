@@ -14,6 +14,7 @@ from bridge.candidates import Candidates
 from bridge.config import Settings
 from bridge.core import attempt as attempts
 from bridge.core import devices, held, jobid, takeover
+from bridge.core.conditions import waiting_job
 from bridge.core.facts import NEVER, PATIENCE, Facts, Limits, Sight
 from bridge.core.grouping.gangs import family_uid
 from bridge.core.model import (
@@ -202,6 +203,9 @@ class Snapshot:
             pods, (*marked, *self.memory.live_of(key), *(job for ids in probes for job in ids))
         )
         sights = {s.id: takeover.counted(s, takeovers.get(s.id), key) for s in seen}
+        for job in sights.keys() & set(probes[-1]):
+            mine = takeover.recognized(sights[job], key, pods, cluster=self.cluster, attempt=number.number)
+            sights[job] = mine
         busy = self.ledger.awaited(key, members, sights.values())
         for job in busy:
             self.memory.note_released(job)  # kube-scheduler's time begins when the GPUs are free
@@ -209,7 +213,8 @@ class Snapshot:
         former = probes[-2] if len(probes) > 1 else ()
         current = probes[-1]
         numbered = self._slurm.rights.held
-        labelled = tuple(self._ids_of(pods, ()))
+        waited = [shown for pod in pods if (shown := waiting_job(pod)) is not None]
+        labelled = tuple(self._ids_of(pods, waited))
         return Facts(
             group=asked.group,
             members=members,

@@ -6,9 +6,10 @@ so that 10,000 waiting pods don't load the API server.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
-from bridge.core.model import Condition, JobRecord, Pod, is_ended, is_granted
+from bridge.core.model import Condition, JobId, JobRecord, Pod, is_ended, is_granted
 from bridge.core.verdict import Reason, Verdict
 from bridge.names import DISRUPTION_CONDITION, JOB_CONDITION, SCHEDULED_CONDITION
 
@@ -17,6 +18,7 @@ ESTIMATE_QUIET = (
     600.0  # seconds, if only Slurm's estimate changed: the backfill scheduler moves it at every pass
 )
 ESTIMATE = ", expected to start at "
+_WAITS = re.compile(r"job ([0-9]{1,9}) is PENDING\b", re.ASCII)
 
 
 def utc(seconds: float) -> str:
@@ -62,6 +64,13 @@ def _sentence(record: JobRecord) -> str:
             f", signal {record.exit_signal}" if record.exit_signal else ""
         )
     return text
+
+
+def waiting_job(pod: Pod) -> JobId | None:
+    """The job that the pod has shown as waiting in Slurm: all that is known of it after a restart."""
+    shown = pod.condition(JOB_CONDITION)
+    found = _WAITS.match(shown.message) if shown is not None else None
+    return JobId(int(found[1])) if found else None
 
 
 def worth_writing(pod: Pod, wanted: Condition, now: float) -> bool:

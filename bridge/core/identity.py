@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
-from bridge.core.model import GroupKey, Mark, Uid
+from bridge.core.model import GroupKey, JobRecord, Mark, Uid
 
 VERSION = 1
 _REF = re.compile(r"[^/]+/[^/]+")
@@ -51,6 +52,14 @@ def parse(text: str) -> Mark | None:
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def remembered(known: JobRecord | None, read: JobRecord) -> JobRecord:
+    """A job is what it was submitted as: who writes something else over its mark makes it nobody else's."""
+    same = known is not None and known.mark is not None and known.submitted == read.submitted
+    if known is None or not same or read.mark is not None:
+        return read
+    return replace(read, mark=known.mark, overwritten=True)
 
 
 def listed(text: str) -> tuple[str, ...]:

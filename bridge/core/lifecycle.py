@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from bridge.core import attempt as attempts
 from bridge.core import gangs, held, takeover
-from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.ends import END_TEXT, Exit, drains, end_doubles, end_pods, exit_of, taken_away
+from bridge.core.conditions import job_condition, waiting_job, worth_writing
+from bridge.core.ends import END_TEXT, Exit, drains, end_doubles, end_pods, exit_of, recalled, taken_away
 from bridge.core.facts import PATIENCE, Facts, Member, Sight
 from bridge.core.ghosts import at_peace, at_rest
 from bridge.core.grouping.ranks import last
@@ -194,8 +194,10 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
         if vanished is not None:  # a pod that is bound by now, unseen, refuses that its grant is given up
             gone = JobRecord(id=vanished, states=frozenset())
             return lose(facts, pods, gone, f"job {vanished} vanished from Slurm before the pod was bound")
-        return gangs.left_behind(facts, pods) or _submit(facts, pods)
+        return gangs.left_behind(facts, pods) or _forgotten(facts, pods) or _submit(facts, pods)
     holder = min(mine, key=lambda sight: sight.rank)
+    if (again := takeover.marked_again(facts, holder)) is not None:
+        return again
     doubles = end_doubles(facts, holder)
     if (first := held.onward(facts, pods, holder, doubles)) is not None:
         return first
@@ -242,6 +244,25 @@ def _waits(facts: Facts, pods: list[Pod], verdict: Verdict) -> Decision:
     shown = job_condition(None, facts.now, refused=verdict.text, reason=verdict.reason)
     told = [pod for pod in pods if worth_writing(pod, shown, facts.now)]
     return Decision(verdict=verdict, steps=tuple(SetConditions(pod=p, conditions=(shown,)) for p in told))
+
+
+def _forgotten(facts: Facts, pods: list[Pod]) -> Decision | None:
+    """Their job waited in Slurm when they were last looked at, and slurmctld has none: while no bridge ran, somebody
+    may have cancelled it, and that would count for its pods. Slurm's accounting knows, where there is one."""
+    job = next((job for pod in pods if (job := waiting_job(pod)) in facts.current), None)
+    if job is None or not facts.absent(job):
+        return None
+    if job in facts.recallable:
+        verdict = Verdict(
+            Reason.READY, f"asking Slurm's accounting how job {job} ended, which slurmctld has forgotten"
+        )
+        told = _waits(facts, pods, verdict).steps if facts.recallable[job] else ()
+        again = 10.0 if facts.recallable[job] else 2.0
+        return Decision(verdict=verdict, steps=told, recalls=(job,), again=again)
+    found = recalled(facts, pods, facts.sights.get(job, Sight(id=job, states=None, record=None)))
+    if found is None or not found[0].states & {"CANCELLED", "DEADLINE"}:
+        return None
+    return _ended_before_bound(facts, pods, found[0])
 
 
 def _submit(facts: Facts, pods: list[Pod]) -> Decision:

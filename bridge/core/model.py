@@ -291,6 +291,7 @@ class JobRecord:
     exit_signal: int = 0
     mark: Mark | None = None  # parsed admin_comment, None if it isn't one of ours by shape
     comment: str = ""  # admin_comment as it stands, at most a few KB
+    overwritten: bool = False  # the mark is one that it had: somebody has written something else over it
     listed: tuple[str, ...] = ()  # "namespace/name": the pods of a mark as the Go project writes it
     required: tuple[SlurmNode, ...] = ()  # what the job must get; of the Go project's, what it may get
 

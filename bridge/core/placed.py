@@ -17,7 +17,7 @@ from bridge.core.limits import early, told, user_end
 from bridge.core.model import JobId, JobRecord, Pod, is_ended, is_granted
 from bridge.core.steps import Decision, NameJob, Release, SetConditions, Step
 from bridge.core.strays import stray
-from bridge.core.takeover import alone, label_of
+from bridge.core.takeover import alone, label_of, marked_again
 from bridge.core.verdict import Reason, Verdict
 from bridge.names import GPUS_ANNOTATION, JOB_CONDITION, JOB_ID_LABEL, SUBMITTED_ANNOTATION
 
@@ -51,6 +51,8 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
     if not facts.owns(record):
         anew = held.reissued([m.pod for m in running], record) or gangs.passed_on(facts, record)
         return claim(facts, running, sight) if anew else alone(facts, running, sight.id)
+    if (again := marked_again(facts, sight)) is not None:
+        return again
     pods = [m.pod for m in running]
     if (first := held.onward(facts, pods, sight, end_doubles(facts, sight, idle=True))) is not None:
         return first

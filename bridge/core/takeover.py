@@ -15,6 +15,7 @@ from bridge.core import attempt as attempts
 from bridge.core import devices, grouping
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts, Member, Sight
+from bridge.core.ledger import started
 from bridge.core.model import (
     Group,
     GroupKey,
@@ -118,6 +119,32 @@ def counted(sight: Sight, found: tuple[Step, ...] | Verdict | None, key: GroupKe
         case (*_, AdoptJob(mark=mark)) if sight.record is not None and is_ended(sight.record.states):
             return replace(sight, record=replace(sight.record, mark=replace(mark, group=key)))
     return sight
+
+
+def recognized(sight: Sight, group: GroupKey, pods: Sequence[Pod], *, cluster: str, attempt: int) -> Sight:
+    """A job without a mark under an id that the bridge chose for this group: the pods' own, if one of them noted this
+    very start of it. Slurm lets nobody but SlurmUser choose ids."""
+    record = sight.record
+    if record is None or record.mark is not None or not record.started:
+        return sight
+    if not any(p.node and label_of(p) == record.id and started(p) == int(record.started) for p in pods):
+        return sight
+    uids, refs = tuple(pod.uid for pod in pods), tuple(pod.ref for pod in pods)
+    grace = max(pod.grace for pod in pods)
+    mark = Mark(cluster=cluster, group=group, attempt=attempt, uids=uids, pods=refs, grace=grace)
+    return replace(sight, record=replace(record, mark=mark, overwritten=True))
+
+
+def marked_again(facts: Facts, sight: Sight) -> Decision | None:
+    """Somebody has written something else over the mark by which everybody knows whose the job is."""
+    record = sight.record
+    if record is None or record.mark is None or not record.overwritten or not sight.live:
+        return None
+    text = (
+        f"{record.comment[:80]!r} was written over the bridge's mark in the admin_comment of job {record.id}"
+    )
+    step = AdoptJob(id=record.id, mark=record.mark)
+    return Decision(verdict=Verdict(Reason.TAKEN_OVER, f"{text}: the mark is written again"), steps=(step,))
 
 
 def due(facts: Facts) -> Decision | None:

@@ -261,7 +261,7 @@ class GroupsLoop:
         if isinstance(step, UpdateExclusions) and (known := self._watcher.records.get(step.id)) is not None:
             self._watcher.note(replace(known, excluded=step.excluded))
         if isinstance(step, AdoptJob) and (known := self._watcher.records.get(step.id)) is not None:
-            self._watcher.note(replace(known, mark=step.mark))
+            self._watcher.note(replace(known, mark=step.mark, overwritten=False))
             self.job_changed(step.id)
         if isinstance(step, EndJob):
             self._ended(step)

@@ -20,6 +20,7 @@ from itertools import chain, zip_longest
 from typing import Any, Final
 
 from bridge.config import SlurmSettings
+from bridge.core.identity import remembered
 from bridge.core.model import JobId, JobRecord, States, is_ended
 from bridge.errors import BridgeError, NotFound
 from bridge.slurm.client import SlurmClient
@@ -319,7 +320,7 @@ class Reads:
         news = done = False
         read: JobRecord | None = None
         try:
-            read = await self._client.job(job)
+            read = remembered(self.records.get(job), await self._client.job(job))
             news = self.records.get(job) != read
             self.records[job] = read
             self.begun[job], self.asked[job] = begun, asked

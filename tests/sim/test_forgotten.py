@@ -53,6 +53,27 @@ def test_what_slurm_ended_during_an_hour_without_a_bridge_is_ended_right(tmp_pat
     play(tmp_path, scene, dying=1.0)
 
 
+@pytest.mark.parametrize(("state", "goes"), [("CANCELLED", True), ("DEADLINE", True), ("NODE_FAIL", False)])
+def test_who_waited_goes_with_its_job_if_a_person_or_its_deadline_ended_that_meanwhile(
+    tmp_path: Path, state: str, *, goes: bool
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.books.open = True
+        sim.slurm.native(gpus=8)
+        sim.start()
+        uid = sim.create("p", gpus=8)
+        await sim.until(lambda: bool(sim.jobs_of(uid)), 10.0)
+        await sim.settle(30.0)
+        (waits,) = sim.jobs_of(uid)
+        await away(sim, (waits.id, state))
+        sim.start()
+        await sim.settle(30.0)
+        assert (sim.pod("p") is None) is goes
+        assert bool(sim.jobs_of(uid)) is not goes
+
+    play(tmp_path, scene, nodes=1)
+
+
 @pytest.mark.parametrize("says", ["absent", "tidied", "runs"])
 def test_where_accounting_tells_no_end_the_place_is_claimed_as_ever(tmp_path: Path, says: str) -> None:
     async def scene(sim: Simulation) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge import names
-from bridge.core.model import is_ended
+from bridge.core.model import JobId, is_ended
 from tests.sim.loop import run
 from tests.sim.simulation import Simulation
 from tests.worlds.slurm_faults import Fault, Kind
@@ -206,3 +207,78 @@ def test_a_job_that_slurm_lists_and_denies_when_it_is_asked_for_is_asked_for_aga
         await sim.until(lambda: not sim.jobs_of(uid), 180.0)
 
     play(tmp_path, scene, jobIds=ids)
+
+
+def overwrite(sim: Simulation, job: JobId) -> None:
+    """scontrol update AdminComment="looked at by bob"."""
+    sim.slurm.jobs[job] = replace(sim.slurm.jobs[job], admin_comment="looked at by bob")
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_job_whose_mark_an_operator_overwrites_still_ends_its_pod(tmp_path: Path, *, held: bool) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        sim.create("p")
+        await sim.until(lambda: running(sim, "p"), 20.0)
+        overwrite(sim, sim.job_of("p"))
+        sim.slurm.end(sim.job_of("p"), "CANCELLED")
+        await sim.until(lambda: sim.pod("p") is None, 10.0)
+
+    play(tmp_path, scene, **({"jobIds": "held"} if held else {}))
+
+
+def test_so_is_one_known_after_a_restart_marked_again_and_ended_with_its_pod(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        uid = sim.create("p")
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        job = sim.job_of("p")
+        await sim.crash()
+        overwrite(sim, job)
+        sim.start()
+        await sim.until(lambda: uid in sim.slurm.jobs[job].admin_comment, 20.0)
+        await sim.crash()
+        overwrite(sim, job)
+        sim.kubelet.finish("p", 3)
+        sim.start()
+        await sim.until(lambda: is_ended(sim.slurm.jobs[job].states), 60.0)
+        assert sim.slurm.jobs[job].exit_code == 3
+        assert running(sim, "p") is False
+
+    play(tmp_path, scene)
+
+
+def test_a_waiting_job_whose_mark_is_overwritten_gets_no_second_one_beside_it(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        other = sim.slurm.native(gpus=8)
+        sim.start()
+        uid = sim.create("p", gpus=8)
+        await sim.until(lambda: bool(sim.jobs_of(uid)), 10.0)
+        (waits,) = sim.jobs_of(uid)
+        await sim.settle(5.0)
+        overwrite(sim, waits.id)
+        sim.slurm.end(other.id, "CANCELLED")
+        await sim.until(lambda: running(sim, "p"), 20.0)
+        assert sim.job_of("p") == waits.id
+        assert [job.id for job in sim.jobs_of(uid)] == [waits.id]
+
+    play(tmp_path, scene, nodes=1)
+
+
+def test_a_job_without_a_mark_under_an_id_like_ours_is_left_alone(tmp_path: Path) -> None:
+    """Only a pod that noted its very start makes it the bridge's."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        sim.create("p")
+        await sim.until(lambda: running(sim, "p"), 5.0)
+        job = sim.job_of("p")
+        await sim.crash()
+        overwrite(sim, job)
+        patch(sim, "p", annotations={names.STARTED_ANNOTATION: "1"})
+        sim.start()
+        sim.kubelet.finish("p")
+        await sim.settle(60.0)
+        assert not is_ended(sim.slurm.jobs[job].states)
+
+    play(tmp_path, scene)

@@ -16,6 +16,7 @@ import msgspec
 
 from bridge.config import Settings
 from bridge.core.grouping.wishes import ON_FAILURE
+from bridge.core.identity import remembered
 from bridge.core.invariants import (
     Violation,
     bound_on_a_grant,
@@ -220,6 +221,7 @@ class Witness:
         known = self._jobs.get(job.id)
         if known is None or known[0] is not job:
             read = translate.record(msgspec.convert(shown(job), wire.Job))
+            read = remembered(known[1] if known is not None else None, read)
             known = self._jobs[job.id] = (job, read)
         return known[1]
 
