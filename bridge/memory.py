@@ -24,6 +24,7 @@ from bridge.core.model import (
     is_granted,
 )
 
+END_KEPT = 600.0  # seconds: longer than slurmctld and the sweep need to bring a lost end to light
 LATE = 5.0  # seconds that a request may lie in slurmctld after its caller gave up
 YOUNG_PAUSE = 15.0  # the same while slurmctld has just started
 NO_FAST = 10.0  # seconds after an immediate allocation without room in which no other is tried for the group
@@ -59,6 +60,7 @@ class Memory:
         self._asked_by: dict[GroupKey, set[JobId]] = {}
         self.slurm_nodes: set[SlurmNode] = set()  # seen in a job's record: Slurm knows these names
         # submits without an answer, by our id or, where Slurm numbers our jobs, by group → when we gave up waiting
+        self._ends: dict[JobId, tuple[float, float, int, str]] = {}  # when, of which submit, how
         self._doubts: dict[JobId | GroupKey, float] = {}
         self._claims: dict[
             GroupKey, tuple[str, float, int, int]
@@ -177,6 +179,18 @@ class Memory:
         """The job holds other nodes than when this process first saw it granted."""
         first = self._first_nodes.get(job)
         return first is not None and record is not None and bool(record.nodes) and record.nodes != first
+
+    def note_end(self, record: JobRecord, wait_status: int, note: str) -> None:
+        """We have ended it so. A slurmctld that is killed may lose that, and the job comes back to life."""
+        now = self._clock()
+        for job in [job for job, end in self._ends.items() if now - end[0] > END_KEPT]:
+            del self._ends[job]
+        self._ends[record.id] = (now, record.submitted, wait_status, note)
+
+    def ended_as(self, record: JobRecord) -> tuple[int, str] | None:
+        """Wait status and note of an end of ours that slurmctld has lost."""
+        _, submitted, status, note = self._ends.get(record.id, (0.0, -1.0, 0, ""))
+        return (status, note) if submitted == record.submitted else None
 
     def waiting_in(self, partition: str) -> int:
         """Placeholders known to wait in that partition."""

@@ -297,6 +297,8 @@ class GroupsLoop:
         """Noted like a submit: what we ended is not ended again before the next state poll, which has the last word."""
         record = self._watcher.records.get(step.id)
         if record is not None:
+            if step.wait_status is not None:
+                self._snapshot.memory.note_end(record, step.wait_status, step.note)
             state = "CANCELLED" if step.wait_status is None else "FAILED" if step.wait_status else "COMPLETED"
             self._watcher.note(replace(record, states=frozenset({state}), mark=step.mark or record.mark))
             list(self._snapshot.job_changed(step.id))

@@ -132,14 +132,15 @@ class SweepLoop:
         for node in found.dead:
             reason = f"{DRAIN_PREFIX} node not Ready; containers of job {record.id} may still run"
             yield DrainNode(node=node, reason=reason, away=self._snapshot.kube_name(node))
-        note = f"exit unknown: {found.verdict.text}" if record.nodes else ""
+        unknown = f"exit unknown: {found.verdict.text}" if record.nodes else ""
+        status, note = self._snapshot.memory.ended_as(record) or (None, unknown)
         twins = self._snapshot.nodes()
         if lost := [name for name in found.working if name not in twins]:
             raise StaleView(f"node {lost[0]} has gone from Kubernetes since")
         working = tuple((twins[name].name, twins[name].ready_since) for name in found.working)
         yield EndJob(
             id=record.id,
-            wait_status=None,
+            wait_status=status,
             why=found.verdict.text,
             note=note,
             group=record.mark.group if record.mark is not None else None,

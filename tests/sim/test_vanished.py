@@ -316,3 +316,25 @@ def test_a_node_that_failed_right_after_a_boot_costs_its_pod_only_when_the_grace
         await sim.until(lambda: going(sim, "p"), 10.0)
 
     play(tmp_path, scene, bootGrace=30.0)
+
+
+def test_an_end_that_slurmctld_loses_in_a_crash_is_told_again_as_it_was(tmp_path: Path) -> None:
+    """The pod is gone by then, and nobody else knows how it ended."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        await alone(sim)
+        job = sim.job_of("p")
+        await sim.settle(20.0)
+        sim.kubelet.finish("p", 3)
+        await sim.until(lambda: is_ended(sim.slurm.jobs[job].states), 20.0)
+        sim.delete("p", force=True)
+        await sim.settle(1.0)
+        sim.slurm.crash(5.0)
+        await sim.settle(5.0)
+        assert not is_ended(sim.slurm.jobs[job].states)
+        await sim.until(lambda: is_ended(sim.slurm.jobs[job].states), 200.0)
+        ended = sim.slurm.jobs[job]
+        assert ("FAILED" in ended.states, ended.exit_code) == (True, 3)
+
+    play(tmp_path, scene)
