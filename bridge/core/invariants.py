@@ -270,6 +270,20 @@ def containers_first(change: Change) -> Iterator[str]:
             yield f"pod {pod.ref} may still run on {pod.node} and its job was ended: {_told(held)}"
 
 
+@_invariant
+def ahead_of_limits(change: Change) -> Iterator[str]:
+    """A pod ends at its own time limit, ahead of Slurm's, which frees its devices at once.
+
+    Tolerated: whatever happens while the bridge, Slurm or Kubernetes is kept from its work.
+    """
+    before = {job.id for job in change.before.jobs if not is_ended(job.states)}
+    late = {job.id for job in change.after.jobs if "TIMEOUT" in job.states and job.id in before}
+    for pod in change.after.living() if late and change.before.heeds_limits else ():
+        for job in change.after.holding(pod):
+            if job.id in late:
+                yield f"pod {pod.ref} still runs on {pod.node}, and Slurm ended its job for its time: {_told([job])}"
+
+
 # --- when everything has had its time -------------------------------------------------------------
 
 
@@ -336,6 +350,7 @@ MOVING: Final[tuple[Predicate[Change], ...]] = (
     ours_only,
     positive_evidence,
     containers_first,
+    ahead_of_limits,
 )
 ALL: Final = (*STANDING, *MOVING, converged, quiet)
 

@@ -40,6 +40,9 @@ class Picture:
     restarts: frozenset[Uid] = (
         frozenset()
     )  # workloads whose gangs restart as a whole when one of them is lost
+    heeds_limits: bool = (
+        False  # nothing has kept the bridge from ending pods in time, for longer than they need
+    )
     handover: bool = True  # native jobs are made to wait for a device (False: not promised, not counted)
     _own: Mapping[Uid, list[JobRecord]] = field(init=False, repr=False, compare=False)
 

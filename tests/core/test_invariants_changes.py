@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.invariants import (
+    ahead_of_limits,
     bound_on_a_grant,
     containers_first,
     ours_only,
@@ -178,6 +179,18 @@ def test_a_job_that_is_ended_over_living_containers_is_named() -> None:
     assert containers_first(elsewhere) == (), (
         "the job of a pod that is gone was ended, beside one that Slurm ended"
     )
+
+
+def test_a_pod_that_outlives_its_jobs_time_is_named_where_nothing_kept_the_bridge() -> None:
+    heeding = replace(HEALTHY, heeds_limits=True)
+    after = replace(heeding, jobs=(job("TIMEOUT"),))
+    (found,) = ahead_of_limits(change(heeding, after))
+    assert found.text == (
+        "pod default/train-0 still runs on n1, and Slurm ended its job for its time: job 100 TIMEOUT on n1"
+    )
+    assert ahead_of_limits(change(HEALTHY, after)) == (), "Slurm could not be asked a moment ago"
+    assert ahead_of_limits(change(heeding, replace(after, dead=frozenset({Uid("uid-1")})))) == ()
+    assert ahead_of_limits(change(heeding, replace(after, jobs=(job("CANCELLED"),)))) == ()
 
 
 def test_a_double_may_be_ended_while_the_pod_runs_on_with_its_job() -> None:

@@ -143,6 +143,7 @@ class _Stage:
         sim.kill_at_write = None
         if not sim.up():
             sim.start()
+        sim.witness.calm()
         for job in tuple(sim.slurm.jobs.values()):  # a crash may have undone that somebody let it go on
             self._resume(job.id)
         deadline = self._now() + CALM

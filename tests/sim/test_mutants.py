@@ -180,6 +180,10 @@ def _any_record_tells_the_limit(patch: Patch) -> None:
     patch.setattr(placed, "_read_since", lambda *_: True)
 
 
+def _slurm_ends_pods_at_their_limits(patch: Patch) -> None:
+    patch.setattr(placed, "user_end", lambda *_: None)
+
+
 MUTANTS: Iterable[Mutant] = (
     Mutant("a job that is not listed has ended", _absent_is_gone, ("crash", "slurm_fault")),
     Mutant("404 is the end of a job", _404_is_an_end, ("crash", "slurm_fault")),
@@ -200,6 +204,7 @@ MUTANTS: Iterable[Mutant] = (
         ("cordon", "kill_at_write"),
     ),
     Mutant("a pod ends by the limit that its job once had", _any_record_tells_the_limit, ("retime",)),
+    Mutant("a pod ends with Slurm's limit, not ahead of it", _slurm_ends_pods_at_their_limits, ("retime",)),
     Mutant("no attempt is ever written", _no_attempt_is_written, ("cordon",)),
 )
 

@@ -42,6 +42,7 @@ VIEW = {
 }  # seconds: on looks so old these acts may rest
 PATIENCE = 700.0  # seconds: longer than the longest time in which a watch may be blind
 LIMIT_MARGIN = 60.0
+HEED = 90.0  # seconds without trouble in which a pod whose time is over has gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Witness:
         self._gone: dict[str, Pod] = {}
         self._jobs: dict[JobId, tuple[WorldJob, JobRecord]] = {}
         self._nodes: tuple[int, dict[SlurmNode, Node]] = (0, {})
+        self._calm = math.inf  # since when
         self._removed: set[Uid] = set()
         self._ended: set[JobId] = set()  # by the bridge
         self._recent: deque[tuple[Picture, float]] = deque()  # and until when it was so
@@ -163,6 +165,10 @@ class Witness:
         for uid in [uid for uid in self._gone if uid not in named]:
             del self._gone[uid]
 
+    def calm(self) -> None:
+        """From now on nothing is in anybody's way."""
+        self._calm = self._clock()
+
     def fail(self, violation: Violation) -> None:
         if self.first is None:
             self.first = Seen(violation, self._clock())
@@ -191,6 +197,7 @@ class Witness:
             skew=self._skew,
             patience=PATIENCE,
             limit_margin=LIMIT_MARGIN,
+            heeds_limits=self._clock() - self._calm > HEED,
             handover=False,
         )
 
