@@ -10,11 +10,11 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import burst, ends, grants, single, stack
+from benchmarks import burst, ends, gangs, grants, single, stack
 from benchmarks.report import Report
 from benchmarks.world import World, connect, say
 
-SECTIONS = ("burst", "single", "grants", "ends")
+SECTIONS = ("burst", "single", "gangs", "grants", "ends")
 SLOWEST = 300  # pods of the run at half the peak rate, at most
 
 
@@ -43,6 +43,8 @@ async def _measure(found: stack.Stack, report: Report, asked: argparse.Namespace
             peak = await _burst(world, report, count, asked)
         if "single" in asked.only:
             report.add("One pod on an idle cluster", *await single.measure(world, asked.singles))
+        for pods in asked.gangs if "gangs" in asked.only else ():
+            report.add("Gangs", *await gangs.measure(world, pods, asked.ends))
         if "grants" in asked.only:
             rows = await grants.at_half_rate(world, min(SLOWEST, asked.pods[-1]), peak)
             report.add("Pods arriving at half the peak rate", *rows)
@@ -121,6 +123,7 @@ def _arguments() -> argparse.Namespace:
     asked = parser.parse_args()
     asked.singles, asked.ends = (5, 3) if asked.quick else (20, 10)
     asked.pods = [100] if asked.quick else asked.pods
+    asked.gangs = [16] if asked.quick else [16, 128]
     return asked
 
 

@@ -157,6 +157,7 @@ class PodLog:
         self.jobs: dict[str, int] = {}
         self.alive: set[str] = set()
         self.empty = asyncio.Event()  # no pod is left
+        self._news = asyncio.Event()
         self.renominated = 0  # a nomination that came after another one had been there and gone
         self._nominated: dict[str, bool] = {}
         self._version = ""
@@ -196,6 +197,7 @@ class PodLog:
                     self._note(event, now)
 
     def _note(self, event: _Event, now: float) -> None:
+        self._news.set()
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
             return
         found = event.object
@@ -255,4 +257,19 @@ class PodLog:
             return False
         finally:
             self._waits.remove(wait)
+        return True
+
+    def bound(self, prefix: str) -> list[str]:
+        """The pods with such a name that have a node."""
+        return [pod for pod, found in self.moments.items() if pod.startswith(prefix) and "bound" in found]
+
+    async def bound_of(self, prefix: str, count: int, within: float) -> bool:
+        """Waits until so many pods, whose names a controller makes up, have a node. False: not within so many seconds."""
+        try:
+            async with asyncio.timeout(within):
+                while len(self.bound(prefix)) < count:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            return False
         return True
