@@ -264,7 +264,7 @@ class PodLog:
         return [pod for pod, found in self.moments.items() if pod.startswith(prefix) and "bound" in found]
 
     async def bound_of(self, prefix: str, count: int, within: float) -> bool:
-        """Waits until so many pods, whose names a controller makes up, have a node. False: not within so many seconds."""
+        """Waits until so many pods, named by a controller, have a node. False: not within so many seconds."""
         try:
             async with asyncio.timeout(within):
                 while len(self.bound(prefix)) < count:
