@@ -205,9 +205,6 @@ class Bridge:
         )
         self._discovery = Discovery(kube, self._store.workloads, clock=monotonic)
         self._storage = Storage(kube, self._store, monotonic)
-        known = (self._discovery.notes, self._storage.notes)
-        notes = (self.snapshot.notes, guard.notes, self._ends, *known)
-        probes = pages(self.snapshot.missing, lambda: [note for each in notes for note in each()])
         ledger = self.snapshot.ledger
         ledger.changed = lambda key: self._groups.queue.add(key, urgent=True)
         grants = Grants(
@@ -233,6 +230,10 @@ class Bridge:
             there=grants.there,
             clock=monotonic,
         )
+        known = (self._discovery.notes, self._storage.notes, hooks.notes)
+        notes = (self.snapshot.notes, guard.notes, self._ends, *known)
+        self.notes: Callable[[], list[str]] = lambda: [note for each in notes for note in each()]
+        probes = pages(self.snapshot.missing, self.notes)
         self.app = App(Extender(grants, door, monotonic), hooks, probes)
 
     @property

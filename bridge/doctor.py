@@ -333,7 +333,7 @@ class Doctor:
         return "check --kubeconfig, that the API server runs, and the network in between"
 
 
-_PAGE_URGENT = ("missing:", "note: breaker")
+_PAGE_URGENT = ("missing:", "note: breaker", "note: devices: native job")
 _PAGE_DOES = "docs/operations.md, What to do when"
 
 

@@ -59,7 +59,8 @@ DEVICE_WAITS_EXPIRED = Counter(
 )
 HANDOVERS = Counter(
     "slurm_bridge_handover_answers_total",
-    "Answers to Slurm's hand-over hook: clear, busy, unknown (it can't be told, and is asked again).",
+    "Answers to Slurm's hand-over hook: clear, busy, unknown (it can't be told, and is asked again); overrun: a native "
+    "job runs beside a pod that may still use its GPUs, as its hook waited no longer. Alert on any overrun.",
     ["answer"],
 )
 HINTS = Counter(

@@ -26,6 +26,7 @@ from bridge.errors import BridgeError, UserError
 from bridge.metrics import HANDOVERS, HINTS
 from bridge.web.budget import Budget
 from bridge.web.extender import Receive, Scope, Send
+from bridge.web.overruns import Overruns
 
 HINTS_PER_SECOND = 100.0
 READS_PER_SECOND = 50.0  # of jobs in Slurm, for all that ask
@@ -93,6 +94,8 @@ class Hooks:
         self._reads = Budget(READS_PER_SECOND, clock)
         self._lists = Budget(LISTS_PER_SECOND, clock)
         self._waiting: dict[JobId, _Waiting] = {}
+        self._overruns = Overruns(job, ledger)
+        self.notes = self._overruns.notes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = parse_qs(scope["query_string"].decode("latin-1"))
@@ -133,8 +136,10 @@ class Hooks:
             return 503, Error(str(error))
         HANDOVERS.labels("busy" if found else "clear").inc()
         if found:
+            self._overruns.waits(job)
             return 200, Clear(clear=False, holders=[str(one) for one in found[:NAMED]])
         self._forget(job)
+        self._overruns.clear(job)
         return 200, Clear(clear=True)
 
     async def _in_the_way(self, job: JobId, nodes: str) -> tuple[Claim | Holder, ...]:

@@ -155,7 +155,7 @@ class Simulation:
 
     def notes(self, name: str = "a") -> list[str]:
         """What /readyz notes."""
-        return self._replicas[name].bridge.snapshot.notes()
+        return self._replicas[name].bridge.notes()
 
     def up(self, name: str = "a") -> bool:
         return name in self._replicas

@@ -79,3 +79,29 @@ def test_while_slurmrestd_is_away_a_native_job_waits_for_the_pods_on_its_nodes(
         assert await told(sim, native.id, node) == (200, {"clear": True})
 
     play(tmp_path, scene, nodes=1)
+
+
+def test_a_native_job_whose_hook_waits_no_longer_is_told_for_as_long_as_a_pod_may_use_its_gpus(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        _, node = await alone(sim, "old", gpus=8)
+        job = sim.job_of("old")
+        sim.slurm.end(job, "CANCELLED")
+        native = sim.slurm.native(gpus=8)
+        for _ in range(3):
+            assert await told(sim, native.id, node) == (
+                200,
+                {"clear": False, "holders": [f"default/old on {node}: gpu 0-7"]},
+            )
+            await sim.settle(1.0)
+        assert not [note for note in sim.notes() if "native" in note]
+        await sim.settle(6.0)
+        said = f"native job {native.id} runs, though a pod may still use its GPUs: default/old on {node}: gpu 0-7"
+        assert f"devices: {said}" in sim.notes()
+        await sim.until(lambda: sim.pod("old") is None, 90.0)
+        await sim.settle(2.0)
+        assert not [note for note in sim.notes() if "native" in note]
+
+    play(tmp_path, scene, nodes=1, dying=6.0)
