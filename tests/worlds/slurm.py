@@ -239,12 +239,15 @@ class SlurmWorld(Cluster):
                 unsent = {"dbd_agent_queue_size": len(self.books.unsent)}
                 return self._ok({"statistics": {**times, **self.counts, **unsent}})
             case "GET jobs/state/":
-                listed = [{"job_id": str(j.id), "state": sorted(j.states)} for j in self.jobs.values()]
+                listed = [{"job_id": j.listed, "state": sorted(j.states)} for j in self.jobs.values()]
                 return self._ok({"jobs": listed})
             case "GET job/{id}":
-                return self._ok({"jobs": [shown(self.get(job))]})
+                self.get(job)
+                return self._ok({"jobs": [shown(one) for one in self.together(job)]})
             case "POST job/submit" | "POST job/allocate":
-                return self._submitted(body["job"], immediate=request.endswith("allocate"))
+                return self._submitted(
+                    body["jobs"] if "jobs" in body else [body["job"]], immediate=request.endswith("allocate")
+                )
             case "POST job/{id}":
                 if texts := {k: str(v) for k, v in body.items() if k in ("comment", "admin_comment")}:
                     self.update(job, **texts)
@@ -278,23 +281,29 @@ class SlurmWorld(Cluster):
             return self._ok({})
         raise AssertionError(request)
 
-    def _submitted(self, job: dict[str, Any], *, immediate: bool) -> Answer:
-        assert job.get("immediate", False) is immediate, (
-            "allocate without immediate blocks slurmrestd for ever"
-        )
-        for key in ("cpus_per_task", "tasks", "minimum_nodes"):
-            if not isinstance(job.get(key, 1), int):
-                return self._ok({}, f"Expected OpenAPI type=integer: #/job/{key}/")
-        if "group_id" in job and self.version < 43:
-            raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # it dies
-        self._check_rights(job)
-        known, warnings = self.submit(job, immediate=immediate)
+    def _submitted(self, jobs: list[dict[str, Any]], *, immediate: bool) -> Answer:
+        for job in jobs:
+            assert job.get("immediate", False) is immediate, (
+                "allocate without immediate blocks slurmrestd for ever"
+            )
+            for key in ("cpus_per_task", "tasks", "minimum_nodes"):
+                if not isinstance(job.get(key, 1), int):
+                    return self._ok({}, f"Expected OpenAPI type=integer: #/job/{key}/")
+            if "group_id" in job and self.version < 43:
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # it dies
+            self._check_rights(job)
+        if len(jobs) > 1:
+            known, warnings = self.submit_together(jobs)
+        else:
+            known, warnings = self.submit(jobs[0], immediate=immediate)
         return self._ok({"job_id": known.id, "job_submit_user_msg": ""}, *warnings)
 
     def _killed(self, job: JobId) -> list[dict[str, Any]]:
         found = self.jobs.get(job)
-        if found is not None and not is_ended(found.states):
-            self.end(job, "CANCELLED")
+        living = [one for one in self.together(job) if not is_ended(one.states)]
+        for one in living:
+            self.end(one.id, "CANCELLED")
+        if living:
             return []
         code, text = (
             (2017, "Invalid job id specified") if found is None else (2021, "Job/step already completing")
@@ -375,6 +384,8 @@ def shown(job: WorldJob) -> dict[str, Any]:
         "priority": number(0 if job.on_hold else job.priority or PRIORITY),
         "excluded_nodes": ",".join(sorted(job.excluded)),
         "required_nodes": ",".join(sorted(job.required)),
+        "het_job_id": number(job.leader),
+        "het_job_offset": number(job.id - job.leader if job.leader else None),
         "exit_code": exit_code,
         "admin_comment": job.admin_comment,
         "comment": job.comment,

@@ -96,6 +96,32 @@ class Cluster:
         self._start(placed)
         return self.jobs[job.id], []
 
+    def submit_together(self, bodies: list[dict[str, Any]]) -> tuple[WorldJob, list[str]]:
+        """A job of several sizes. What is refused leaves a leader without its components."""
+        first = JobId(bodies[0]["job_id"])
+        warnings: list[str] = []
+        try:
+            for body in bodies:
+                told = self.submit(body, immediate=False)[1]
+                self._put(replace(self.get(JobId(body["job_id"])), leader=first))
+                warnings += told
+        except Refused:
+            for made in self.together(first) if body is not bodies[0] else ():
+                if made.id != first:
+                    self._put(made, gone=True)
+            if body is not bodies[0]:
+                stub = replace(self.get(first), states=frozenset({"CANCELLED"}), ended=self.clock())
+                self._put(replace(stub, exit_signal=1))
+            raise
+        return self.get(first), warnings
+
+    def together(self, job: JobId) -> list[WorldJob]:
+        """The job, and the components that go with it: of a leader all."""
+        found = self.jobs.get(job)
+        if found is None or found.leader != job:
+            return [] if found is None else [found]
+        return [one for one in self.jobs.values() if one.leader == job]
+
     def _others_first(self, job: WorldJob) -> bool:
         """Some job waits in that partition, and this one does not claim to be more important."""
         waiting = (j for j in self.jobs.values() if "PENDING" in j.states and not j.on_hold)
@@ -136,14 +162,29 @@ class Cluster:
         for job in sorted(self.jobs.values(), key=lambda j: -(j.priority or 0)):
             if "PENDING" not in job.states or job.on_hold or now - job.submitted < self.start_delay:
                 continue
-            placed = None if self._too_long(job) else self._place(job)
-            if placed is not None:
-                self._start(placed)
-                continue
-            closed = any(self.nodes[name].drained for name in job.required)
-            reason = MAX_WALL if self._too_long(job) else "ReqNodeNotAvail" if closed else "Resources"
-            if job.reason != reason:
-                self._put(replace(job, reason=reason))
+            if job.leader not in (0, job.id):
+                continue  # its leader starts it
+            whole = self.together(job.id)
+            placed = None if any(map(self._too_long, whole)) else self._place_together(whole)
+            for one in placed or ():
+                self._start(one)
+            for one in whole if placed is None else ():
+                closed = any(self.nodes[name].drained for name in one.required)
+                reason = MAX_WALL if self._too_long(one) else "ReqNodeNotAvail" if closed else "Resources"
+                if one.reason != reason and "PENDING" in one.states:
+                    self._put(replace(one, reason=reason))
+
+    def _place_together(self, jobs: list[WorldJob]) -> list[WorldJob] | None:
+        """All of them, on nodes of their own, or none."""
+        found: list[WorldJob] = []
+        for job in jobs:
+            others = {name for one in jobs if one is not job for name in one.required}
+            taken = frozenset(others.union(*(one.nodes for one in found)))
+            placed = self._place(replace(job, excluded=job.excluded | taken)) if "PENDING" in job.states else None
+            if placed is None:
+                return None
+            found.append(replace(placed, excluded=job.excluded))
+        return found
 
     # --- what a test does -------------------------------------------------------------------------
 
@@ -179,26 +220,34 @@ class Cluster:
     def start(self, job: JobId, *nodes: str) -> WorldJob:
         """Start a waiting job now, on these nodes (default: first fit)."""
         found = self.get(job)
-        placed = self._place(replace(found, required=frozenset(nodes)) if nodes else found)
+        pinned = replace(found, required=frozenset(nodes)) if nodes else found
+        placed = self._place_together([pinned] if nodes else self.together(job))
         assert placed is not None, f"job {job} does not fit"
-        self._start(placed)
+        for one in placed:
+            self._start(one)
         return self.jobs[job]
 
     def set_states(self, job: JobId, *states: str, reason: str | None = None) -> None:
         """Any base state and flags: SUSPENDED, RUNNING+CONFIGURING, …"""
-        found = self.get(job)
-        self._put(replace(found, states=frozenset(states), reason=found.reason if reason is None else reason))
+        self.get(job)
+        for found in self.together(job):
+            said = found.reason if reason is None else reason
+            self._put(replace(found, states=frozenset(states), reason=said))
 
     def preempt_at(self, job: JobId, when: float) -> None:
         """The grace window has begun."""
-        self._put(replace(self.get(job), preempted=when))
+        for one in self.together(job):
+            self._put(replace(one, preempted=when))
 
     def end(self, job: JobId, state: str, *, exit_code: int = 0, exit_signal: int = 0) -> None:
+        """With a leader its components end; with a component nothing else, unless a node failed. Time limits are each
+        one's own."""
         found = self.get(job)
-        now = self.clock()
-        self._put(
-            replace(found, states=frozenset({state}), ended=now, exit_code=exit_code, exit_signal=exit_signal)
-        )
+        all_of_it = self.together(found.leader) if found.leader and state == "NODE_FAIL" else self.together(job)
+        over = {"states": frozenset({state}), "ended": self.clock()}
+        for one in [found] if state == "TIMEOUT" else all_of_it:
+            if one is found or not is_ended(one.states):
+                self._put(replace(one, **over, exit_code=exit_code, exit_signal=exit_signal))  # type: ignore[arg-type]
 
     def complete(self, job: JobId, wait_status: int) -> None:
         """What the completion message does; `wait_status` as of wait(2)."""
@@ -209,7 +258,9 @@ class Cluster:
 
     def lose(self, job: JobId) -> None:
         """The record is gone, as after a purge or in a wiped state directory."""
-        self._put(self.get(job), gone=True)
+        self.get(job)
+        for one in self.together(job):
+            self._put(one, gone=True)
 
     def restart(self) -> None:
         """Clean: everything is restored; only the boot time tells."""

@@ -19,9 +19,11 @@ class WorldCompletion:
         found = self._world.jobs.get(job)
         if found is not None and self._world.asker not in ("slurm", found.user):
             raise Denied(f"complete job {job}: slurmctld refuses (2010)", code=2010)
-        if found is not None and not is_ended(found.states):
+        for one in [one.id for one in self._world.together(job) if not is_ended(one.states)]:
+            if is_ended(self._world.jobs[one].states):
+                continue
             self._world.serving = job
-            self._world.complete(job, wait_status)
+            self._world.complete(one, wait_status)
             self._world.serving = None
         return True
 
