@@ -32,7 +32,7 @@ from bridge.errors import (
     UnknownOutcome,
     UserError,
 )
-from bridge.slurm import components, faults, translate, versions, wire
+from bridge.slurm import faults, translate, versions, wire
 from bridge.slurm.auth import TokenAuth, TokenFile
 from bridge.slurm.rights import Rights
 
@@ -151,9 +151,7 @@ class SlurmClient:
         """Every job that Slurm has, native ones too. Empty is what Slurm said, never a failed question."""
         answer = await self._read("jobs/state/", "jobs/state/", wire.StatesAnswer, lane=self._polls)
         try:
-            return components.by_job(
-                (j.job_id, translate.job_id_of(j.job_id), translate.states_of(j.state)) for j in answer.jobs
-            )
+            return translate.states(answer)
         except ValueError as error:
             raise ProtocolError(f"GET jobs/state/: a job id that is none: {error}") from error
 

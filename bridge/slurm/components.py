@@ -1,7 +1,7 @@
-"""Jobs of several sizes (Slurm: heterogeneous jobs): components with ids of their own, read as the one job that they are.
+"""Jobs of several sizes (Slurm: heterogeneous jobs): components with ids of their own, read as the one job they are.
 
 In: what Slurm tells of each component, the leader first, whose id is the job's. Out: states and a record of the whole.
-A component never shares a node with another (measured with 26.05), so the nodes of the whole are those of all, in order.
+A component never shares a node with another (measured with 26.05): the nodes of the whole are those of all, in order.
 What must stay true: the list of states and the full record are joined by one rule, or they would never agree; and a
 component by itself is nobody's job: its leader speaks for it.
 """
@@ -16,7 +16,8 @@ from itertools import chain
 from bridge.core.model import PART, JobId, JobRecord, SlurmNode, States, is_ended
 
 WRAP = 2**32  # Slurm writes an offset as an unsigned difference of ids
-WAITS_FOR_ROOM = ("Resources", "Priority", "None", "")  # reasons that any other one says more than
+TAKEN = "Resources"  # a pending job's reason
+WAITS = (TAKEN, "Priority", "None", "")  # reasons that any other one says more than
 
 
 def leader_of(text: str) -> JobId | None:
@@ -56,7 +57,8 @@ def joined(parts: Sequence[JobRecord]) -> JobRecord:
     """The record of the whole job."""
     first, mark = parts[0], parts[0].mark
     living = [part for part in parts if not is_ended(part.states)]
-    spoken = next((p.reason for p in parts if p.reason not in WAITS_FOR_ROOM), None)
+    reasons = [part.reason for part in parts]
+    spoken = next((reason for reason in reasons if reason not in WAITS), TAKEN if TAKEN in reasons else None)
     nodes = _all(parts, lambda part: part.nodes)
     cpus = tuple(chain.from_iterable(part.cpus_by_node for part in parts))
     return replace(
@@ -79,7 +81,9 @@ def joined(parts: Sequence[JobRecord]) -> JobRecord:
     )
 
 
-def _all(parts: Iterable[JobRecord], of: Callable[[JobRecord], tuple[SlurmNode, ...]]) -> tuple[SlurmNode, ...]:
+def _all(
+    parts: Iterable[JobRecord], of: Callable[[JobRecord], tuple[SlurmNode, ...]]
+) -> tuple[SlurmNode, ...]:
     return tuple(chain.from_iterable(map(of, parts)))
 
 

@@ -201,6 +201,11 @@ def job_id_of(text: str) -> JobId:
     return JobId(int(text.partition("+")[0].partition("_")[0]))
 
 
+def states(answer: wire.StatesAnswer) -> dict[JobId, States]:
+    """Every id in the list, components as one job. Raises ValueError for an id that is none."""
+    return components.by_job((j.job_id, job_id_of(j.job_id), states_of(j.state)) for j in answer.jobs)
+
+
 @lru_cache(maxsize=256)
 def _nodes(text: str) -> tuple[SlurmNode, ...]:
     return tuple(SlurmNode(name) for name in hostlist.expand(text)) if text else ()

@@ -8,10 +8,9 @@ import pytest
 
 from bridge.core import devices
 from bridge.core.claims import pinned
-from bridge.core.model import JobId, JobRecord, JobSpec, SlurmNode, is_ended, is_granted, torn
+from bridge.core.model import JobId, JobRecord, JobSpec, is_ended, is_granted, torn
 from bridge.errors import Conflict
 from tests.contract.slurm_fixture import MARK, Slurm, eventually, slurm_fixture, spec
-
 from tests.contract.test_slurm_claims import undrain
 
 __all__ = ["slurm_fixture"]
@@ -28,7 +27,14 @@ def several(**changes: object) -> JobSpec:
     mark = replace(MARK, sizes=("small", "large"))
     small = spec(mark=mark, gres="", **changes)
     large = spec(
-        mark=mark, tasks=2, nodes_max=2, memory_mib=None, memory_per_cpu=100, gres="", gres_per_task="gres/gpu=1", **changes
+        mark=mark,
+        tasks=2,
+        nodes_max=2,
+        memory_mib=None,
+        memory_per_cpu=100,
+        gres="",
+        gres_per_task="gres/gpu=1",
+        **changes,
     )
     return replace(small, others=(large,))
 
@@ -70,10 +76,14 @@ async def test_it_is_one_job_with_the_places_of_all_its_components(slurm: Slurm)
     small, large = record.parts
     assert set(small.nodes).isdisjoint(large.nodes), "components share no node"
     assert record.nodes == small.nodes + large.nodes
-    assert [len(devices.indices(text)) for text in record.gres] == [0, *(2 // len(large.nodes) for _ in large.nodes)]
+    assert [len(devices.indices(text)) for text in record.gres] == [
+        0,
+        *(2 // len(large.nodes) for _ in large.nodes),
+    ]
     assert len(record.cpus_by_node) == len(record.nodes)
     assert (record.tasks, small.tasks, large.tasks) == (3, 1, 2)
-    assert record.mark is not None and record.mark.sizes == ("small", "large")
+    assert record.mark is not None
+    assert record.mark.sizes == ("small", "large")
     assert await agreed(slurm, record.id) == record
     alone = await slurm.client.job(other)
     assert alone.mark is None, "a component by itself is nobody's job"
@@ -102,11 +112,13 @@ async def test_a_person_who_ends_one_component_tears_the_job(slurm: Slurm) -> No
     await slurm.client.cancel(other)
     left = await agreed(slurm, record.id)
     assert torn(left.states) == {"CANCELLED"}
-    assert not is_granted(left.states) and not is_ended(left.states)
+    assert not is_granted(left.states)
+    assert not is_ended(left.states)
     assert left.nodes == record.nodes
     assert await slurm.completion.complete(record.id, 0)
     over = await agreed(slurm, record.id)
-    assert is_ended(over.states) and not torn(over.states)
+    assert is_ended(over.states)
+    assert not torn(over.states)
 
 
 async def test_one_that_is_torn_before_its_start_never_starts(slurm: Slurm) -> None:
@@ -114,7 +126,8 @@ async def test_one_that_is_torn_before_its_start_never_starts(slurm: Slurm) -> N
     job, other = await submitted(slurm, several(excluded_nodes=slurm.only(node)))
     await slurm.client.cancel(other)
     left = await agreed(slurm, job)
-    assert torn(left.states) == {"CANCELLED"} and "PENDING" in left.states
+    assert torn(left.states) == {"CANCELLED"}
+    assert "PENDING" in left.states
     await slurm.client.cancel(job)
     assert is_ended((await agreed(slurm, job)).states)
 
@@ -123,7 +136,8 @@ async def test_its_exit_code_is_that_of_every_component(slurm: Slurm) -> None:
     record, other = await granted(slurm)
     assert await slurm.completion.complete(record.id, 3 << 8)
     for one in (await agreed(slurm, record.id), await slurm.client.job(other)):
-        assert (one.states, one.exit_code) == ({"FAILED"}, 3)
+        assert one.states == {"FAILED"}
+        assert one.exit_code == 3
 
 
 async def test_cancelling_the_job_cancels_every_component(slurm: Slurm) -> None:
@@ -183,5 +197,3 @@ async def test_a_claim_of_which_one_node_is_drained_does_not_say_that_others_hol
         assert (await slurm.client.job(job)).reason.startswith("ReqNodeNotAvail")
     finally:
         await undrain(slurm, second)
-
-

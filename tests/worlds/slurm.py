@@ -301,9 +301,10 @@ class SlurmWorld(Cluster):
     def _killed(self, job: JobId) -> list[dict[str, Any]]:
         found = self.jobs.get(job)
         living = [one for one in self.together(job) if not is_ended(one.states)]
-        for one in living:
-            self.end(one.id, "CANCELLED")
         if living:
+            with self._at_once():
+                for one in living:
+                    self.end(one.id, "CANCELLED")
             return []
         code, text = (
             (2017, "Invalid job id specified") if found is None else (2021, "Job/step already completing")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -101,19 +102,27 @@ class Cluster:
         first = JobId(bodies[0]["job_id"])
         warnings: list[str] = []
         try:
-            for body in bodies:
-                told = self.submit(body, immediate=False)[1]
-                self._put(replace(self.get(JobId(body["job_id"])), leader=first))
-                warnings += told
+            with self._at_once():
+                for body in bodies:
+                    warnings += self.submit(body, immediate=False)[1]
+                    self._put(replace(self.get(JobId(body["job_id"])), leader=first))
         except Refused:
-            for made in self.together(first) if body is not bodies[0] else ():
-                if made.id != first:
-                    self._put(made, gone=True)
-            if body is not bodies[0]:
-                stub = replace(self.get(first), states=frozenset({"CANCELLED"}), ended=self.clock())
-                self._put(replace(stub, exit_signal=1))
+            with self._at_once():
+                for made in self.together(first) if body is not bodies[0] else ():
+                    stub = replace(made, states=frozenset({"CANCELLED"}), ended=self.clock(), exit_signal=1)
+                    self._put(stub, gone=made.id != first)
             raise
         return self.get(first), warnings
+
+    @contextmanager
+    def _at_once(self) -> Iterator[None]:
+        """Nobody sees half of it."""
+        changed, self.on_change = self.on_change, lambda: None
+        try:
+            yield
+        finally:
+            self.on_change = changed
+        self.on_change()
 
     def together(self, job: JobId) -> list[WorldJob]:
         """The job, and the components that go with it: of a leader all."""
@@ -152,11 +161,18 @@ class Cluster:
             if is_ended(job.states):
                 if now - job.ended > self._min_job_age:
                     self._put(job, gone=True)
-            elif job.started and job.time_limit is not None and now - job.started > job.time_limit * 60:
-                self.end(job.id, "TIMEOUT")
+        with self._at_once() if (late := self._overdue(now)) else nullcontext():
+            for one in late:
+                self.end(one, "TIMEOUT")
         if not self.held and (self.start_delay or self._looked != self._changes):
             self._start_waiting(now)
             self._looked = self._changes
+
+    def _overdue(self, now: float) -> list[JobId]:
+        limited = (
+            j for j in self.jobs.values() if j.started and j.time_limit is not None and not is_ended(j.states)
+        )
+        return [job.id for job in limited if now - job.started > (job.time_limit or 0) * 60]
 
     def _start_waiting(self, now: float) -> None:
         for job in sorted(self.jobs.values(), key=lambda j: -(j.priority or 0)):
@@ -166,8 +182,10 @@ class Cluster:
                 continue  # its leader starts it
             whole = self.together(job.id)
             placed = None if any(map(self._too_long, whole)) else self._place_together(whole)
-            for one in placed or ():
-                self._start(one)
+            if placed is not None:
+                with self._at_once():
+                    for one in placed:
+                        self._start(one)
             for one in whole if placed is None else ():
                 closed = any(self.nodes[name].drained for name in one.required)
                 reason = MAX_WALL if self._too_long(one) else "ReqNodeNotAvail" if closed else "Resources"
@@ -180,7 +198,9 @@ class Cluster:
         for job in jobs:
             others = {name for one in jobs if one is not job for name in one.required}
             taken = frozenset(others.union(*(one.nodes for one in found)))
-            placed = self._place(replace(job, excluded=job.excluded | taken)) if "PENDING" in job.states else None
+            placed = (
+                self._place(replace(job, excluded=job.excluded | taken)) if "PENDING" in job.states else None
+            )
             if placed is None:
                 return None
             found.append(replace(placed, excluded=job.excluded))
@@ -223,16 +243,18 @@ class Cluster:
         pinned = replace(found, required=frozenset(nodes)) if nodes else found
         placed = self._place_together([pinned] if nodes else self.together(job))
         assert placed is not None, f"job {job} does not fit"
-        for one in placed:
-            self._start(one)
+        with self._at_once():
+            for one in placed:
+                self._start(one)
         return self.jobs[job]
 
     def set_states(self, job: JobId, *states: str, reason: str | None = None) -> None:
         """Any base state and flags: SUSPENDED, RUNNING+CONFIGURING, …"""
         self.get(job)
-        for found in self.together(job):
-            said = found.reason if reason is None else reason
-            self._put(replace(found, states=frozenset(states), reason=said))
+        with self._at_once():
+            for found in self.together(job):
+                said = found.reason if reason is None else reason
+                self._put(replace(found, states=frozenset(states), reason=said))
 
     def preempt_at(self, job: JobId, when: float) -> None:
         """The grace window has begun."""
@@ -243,11 +265,14 @@ class Cluster:
         """With a leader its components end; with a component nothing else, unless a node failed. Time limits are each
         one's own."""
         found = self.get(job)
-        all_of_it = self.together(found.leader) if found.leader and state == "NODE_FAIL" else self.together(job)
+        all_of_it = (
+            self.together(found.leader) if found.leader and state == "NODE_FAIL" else self.together(job)
+        )
         over = {"states": frozenset({state}), "ended": self.clock()}
-        for one in [found] if state == "TIMEOUT" else all_of_it:
-            if one is found or not is_ended(one.states):
-                self._put(replace(one, **over, exit_code=exit_code, exit_signal=exit_signal))  # type: ignore[arg-type]
+        with self._at_once():
+            for one in [found] if state == "TIMEOUT" else all_of_it:
+                if one is found or not is_ended(one.states):
+                    self._put(replace(one, **over, exit_code=exit_code, exit_signal=exit_signal))  # type: ignore[arg-type]
 
     def complete(self, job: JobId, wait_status: int) -> None:
         """What the completion message does; `wait_status` as of wait(2)."""
@@ -256,11 +281,20 @@ class Cluster:
             state = "OUT_OF_MEMORY"
         self.end(job, state, exit_code=wait_status >> 8 & 0xFF, exit_signal=wait_status & 0x7F)
 
+    def complete_all(self, job: JobId, wait_status: int) -> None:
+        """The same for what still lives of it, and of its components."""
+        living = [one.id for one in self.together(job) if not is_ended(one.states)]
+        with self._at_once() if living else nullcontext():
+            for one in living:
+                if not is_ended(self.jobs[one].states):
+                    self.complete(one, wait_status)
+
     def lose(self, job: JobId) -> None:
         """The record is gone, as after a purge or in a wiped state directory."""
         self.get(job)
-        for one in self.together(job):
-            self._put(one, gone=True)
+        with self._at_once():
+            for one in self.together(job):
+                self._put(one, gone=True)
 
     def restart(self) -> None:
         """Clean: everything is restored; only the boot time tells."""

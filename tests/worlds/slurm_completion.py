@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bridge.core.model import JobId, is_ended
+from bridge.core.model import JobId
 from bridge.errors import Denied
 from tests.worlds.slurm import SlurmWorld
 
@@ -19,12 +19,9 @@ class WorldCompletion:
         found = self._world.jobs.get(job)
         if found is not None and self._world.asker not in ("slurm", found.user):
             raise Denied(f"complete job {job}: slurmctld refuses (2010)", code=2010)
-        for one in [one.id for one in self._world.together(job) if not is_ended(one.states)]:
-            if is_ended(self._world.jobs[one].states):
-                continue
-            self._world.serving = job
-            self._world.complete(one, wait_status)
-            self._world.serving = None
+        self._world.serving = job
+        self._world.complete_all(job, wait_status)
+        self._world.serving = None
         return True
 
     async def watch(self) -> None:

@@ -62,7 +62,7 @@ class WorldJob:
     layout: tuple[str, ...] = ()  # one node a task
     a_node: int | None = None  # tasks on one node at most
     by_node: bool = True  # memory is a node's; of a gang it may be a task's
-    leader: JobId = JobId(0)  # of the job of several sizes that it is a component of, itself perhaps; 0 = of none
+    leader: int = 0  # of the job of several sizes that it is a component of, itself perhaps; 0 = of none
     # what it has
     held: dict[str, int] = field(default_factory=dict)  # node → tasks there, of a gang
     gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)  # node → device indices, in Slurm's order
