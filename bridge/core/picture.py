@@ -145,7 +145,14 @@ class Picture:
         if others and any(job.started and one.created <= job.started for job in jobs for one in late):
             return True
         well = {other.uid for other in others if not other.deleted and other.phase != "Failed"}
-        return bool(self.restarts.intersection(owner.uid for owner in pod.owners)) and not uids <= well
+        gang = pod.annotations.get(
+            GANG_ANNOTATION
+        )  # a claim of its place, made since, names the others no more
+        lost = gang and any(
+            one.annotations.get(GANG_ANNOTATION) == gang and one.phase != "Succeeded" for one in self.gone
+        )
+        wants = self.restarts.intersection(owner.uid for owner in pod.owners)
+        return bool(wants) and (bool(lost) or not uids <= well)
 
     def near_limit(self, job: JobRecord) -> bool:
         """Slurm's end of a running job is its limit. While one waited for the place of a pod, that pod ran."""

@@ -49,8 +49,8 @@ def by_job(listed: Iterable[tuple[str, JobId, States]]) -> dict[JobId, States]:
 
 
 def component(record: JobRecord) -> JobRecord:
-    """By itself it says nothing of any pod."""
-    return replace(record, mark=None, comment="", listed=())
+    """By itself one of ours says nothing of any pod, and holds nothing that its leader does not."""
+    return record if record.mark is None else replace(record, mark=None, comment="", nodes=(), gres=())
 
 
 def joined(parts: Sequence[JobRecord]) -> JobRecord:

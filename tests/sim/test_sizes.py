@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,10 @@ async def started(sim: Simulation, gang: Gang) -> list[str]:
     return names
 
 
+def gone(sim: Simulation, name: str) -> bool:
+    return sim.pod(name) is None
+
+
 def places(sim: Simulation, names: list[str]) -> list[tuple[str, str]]:
     told = [(sim.pod(name) or {})["metadata"]["annotations"].get(GPUS_ANNOTATION, "") for name in names]
     return [(node_of(sim, name), gpu) for name, gpu in zip(names, told, strict=True)]
@@ -80,7 +85,9 @@ def test_with_sizes_most_it_is_one_job_with_the_most_of_each_for_every_pod(tmp_p
 
 @pytest.mark.parametrize("which", [0, 1], ids=["the first part", "another part"])
 @pytest.mark.parametrize("waits", [True, False], ids=["waiting", "running"])
-def test_a_person_who_cancels_a_part_of_the_job_ends_the_gang(tmp_path: Path, which: int, waits: bool) -> None:
+def test_a_person_who_cancels_a_part_of_the_job_ends_the_gang(
+    tmp_path: Path, which: int, waits: bool
+) -> None:
     async def scene(sim: Simulation) -> None:
         sim.slurm.held = waits
         sim.start()
@@ -90,7 +97,9 @@ def test_a_person_who_cancels_a_part_of_the_job_ends_the_gang(tmp_path: Path, wh
         sim.slurm.end(parts(sim)[which].id, "CANCELLED")
         await sim.until(lambda: all(going(sim, name) for name in names), 10)
         if not waits:
-            assert "cancelled in Slurm" in condition(sim, names[0], "DisruptionTarget").get("message", "cancelled in Slurm")
+            assert "cancelled in Slurm" in condition(sim, names[0], "DisruptionTarget").get(
+                "message", "cancelled in Slurm"
+            )
         await sim.until(lambda: not live(sim) and not sim.kubelet.containers, 30)
 
     play(tmp_path, scene)
@@ -124,7 +133,9 @@ def test_its_pods_keep_their_places_over_a_new_bridge_and_a_slurmctld_that_forgo
             forget(sim, small.id)
         if anew:
             sim.start()
-        await sim.until(lambda: len(live(sim)) == 2 and not lost or (live(sim) and live(sim)[0].started), 60)
+        await sim.until(
+            lambda: (len(live(sim)) == 2 and not lost) or (live(sim) and live(sim)[0].started), 60
+        )
         await sim.settle(400)
         assert all_run(sim, names)
         assert places(sim, names) == before
@@ -164,9 +175,9 @@ def test_one_who_comes_for_a_lost_member_gets_a_place_of_its_own_size(tmp_path: 
         before = places(sim, names)
         for index in (0, 2):
             sim.delete(names[index])
-            await sim.until(lambda index=index: sim.pod(names[index]) is None, 30)
+            await sim.until(partial(gone, sim, names[index]), 30)
             names[index] = gang.pod(index)
-            await sim.until(lambda index=index: running(sim, names[index]), 60)
+            await sim.until(partial(running, sim, names[index]), 60)
         assert places(sim, names) == before
         assert len(live(sim)) == 2
 
@@ -210,7 +221,9 @@ def test_where_another_job_has_the_second_id_other_ids_are_asked_for_and_no_pod_
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_where_slurm_takes_no_such_job_a_wish_for_it_is_refused_with_the_fix(tmp_path: Path, held: bool) -> None:
+def test_where_slurm_takes_no_such_job_a_wish_for_it_is_refused_with_the_fix(
+    tmp_path: Path, held: bool
+) -> None:
     async def scene(sim: Simulation) -> None:
         sim.slurm.version = 45 if held else 44
         sim.start()

@@ -32,8 +32,9 @@ from bridge.slurm import components, translate, wire
 from tests.sim.kubelets import Kubelets
 from tests.worlds.kube import KubeWorld
 from tests.worlds.kube_merge import Object
-from tests.worlds.slurm import SlurmWorld, shown
+from tests.worlds.slurm import SlurmWorld
 from tests.worlds.slurm_jobs import WorldJob
+from tests.worlds.slurm_shown import shown
 
 VIEW = {
     bound_on_a_grant: 2.5,
@@ -230,7 +231,7 @@ class Witness:
         parts: dict[JobId, list[JobRecord]] = {}
         for job in known:
             if job.leader:
-                parts.setdefault(job.leader, []).append(self._job(job))
+                parts.setdefault(JobId(job.leader), []).append(self._job(job))
         for job in known:
             if not job.leader:
                 yield self._job(job)

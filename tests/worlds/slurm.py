@@ -19,10 +19,11 @@ import httpx
 import msgspec
 
 from bridge.core.model import JobId, is_ended
-from tests.worlds.slurm_books import CLUSTER, QOS, Books, number
+from tests.worlds.slurm_books import CLUSTER, Books, number
 from tests.worlds.slurm_cluster import Cluster
 from tests.worlds.slurm_faults import Fault, Faults, Kind
 from tests.worlds.slurm_jobs import Refused, WorldJob, WorldNode, names_of
+from tests.worlds.slurm_shown import planned_end, shown
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -30,7 +31,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Answer = tuple[int, str, bytes]
 
 JSON = "application/json"
-PRIORITY = 4294901000  # about what priority/basic gives to a job that asks for none
 encode = msgspec.json.Encoder().encode
 BOOKS = re.compile(r"slurmdb/v0\.0\.(\d+)/(?:qos/|job/(\d+))")
 DOWN = {"GET jobs/state/": (500, -1), "GET job/{id}": (500, -1), "DELETE job/{id}": (403, 1)}
@@ -172,7 +172,7 @@ class SlurmWorld(Cluster):
         """What `scontrol update TimeLimit=` does; None: UNLIMITED."""
         found = self.get(job)
         changed = replace(found, time_limit=minutes)
-        self._put(replace(changed, ended=_planned_end(changed)))
+        self._put(replace(changed, ended=planned_end(changed)))
         self.tick()
 
     def _check_rights(self, body: dict[str, Any]) -> None:
@@ -355,56 +355,3 @@ def _spoil(fault: Fault | None, answer: Answer) -> Answer:
     if fault is not None and fault.kind is Kind.EDIT:
         return answer[0], answer[1], fault.edit(answer[2])
     return answer
-
-
-def shown(job: WorldJob) -> dict[str, Any]:
-    """As GET job/{id} tells it."""
-    exit_code = {"return_code": number(job.exit_code), "signal": {"id": number(job.exit_signal or None)}}
-    ended = is_ended(job.states)
-    held = [{"name": node, "cpus": {"count": job.cpus_on(node)}} for node in job.nodes]
-    gres = [f"gpu:{job.gpu_type}:{len(i)}(IDX:{_ranges(i)})" if i else "" for i in job.gpus.values()]
-    return {
-        "job_id": job.id,
-        "job_state": sorted(job.states),
-        "submit_time": number(int(job.submitted)),
-        "start_time": number(int(job.started)),
-        "end_time": number(int(job.ended or _planned_end(job))),
-        "preempt_time": number(int(job.preempted)),
-        "state_reason": job.reason,
-        "nodes": ",".join(job.nodes),
-        "cpus": number(job.cpus * (job.tasks or job.node_count)),
-        "tasks": number(job.tasks or 1),
-        "job_resources": {"nodes": {"allocation": held}} if held else None,
-        "memory_per_node": number(job.memory if job.by_node else None),
-        "gres_detail": [] if ended or not any(gres) else gres,
-        "name": job.name,
-        "user_name": job.user,
-        "partition": job.partition,
-        "qos": QOS,
-        "time_limit": number(job.time_limit),
-        "priority": number(0 if job.on_hold else job.priority or PRIORITY),
-        "excluded_nodes": ",".join(sorted(job.excluded)),
-        "required_nodes": ",".join(sorted(job.required)),
-        "het_job_id": number(job.leader),
-        "het_job_offset": number(job.id - job.leader if job.leader else None),
-        "exit_code": exit_code,
-        "admin_comment": job.admin_comment,
-        "comment": job.comment,
-        "flags": ["EXTERNAL_JOB"] if job.external else [],
-    }
-
-
-def _ranges(indices: tuple[int, ...]) -> str:
-    """(0, 1, 2, 5) → "0-2,5"."""
-    parts: list[list[int]] = []
-    for i in sorted(indices):
-        if parts and parts[-1][-1] == i - 1:
-            parts[-1].append(i)
-        else:
-            parts.append([i])
-    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
-
-
-def _planned_end(job: WorldJob) -> float:
-    """Of a job that runs: what Slurm tells as its end."""
-    return job.started + job.time_limit * 60 if job.started and job.time_limit is not None else 0.0

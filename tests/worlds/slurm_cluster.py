@@ -12,9 +12,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from bridge.core import hostlist
 from bridge.core.model import JobId, is_ended
 from tests.worlds.slurm_jobs import Refused, WorldJob, WorldNode, names_of
+from tests.worlds.slurm_placing import all_placed, layout, placed
 
 HISTORY = 60.0  # seconds that a crash can go back
 NO_ROOM, NEVER, DUPLICATE, UNKNOWN = 2016, 2014, 2011, 2017
@@ -22,11 +22,6 @@ NOT_NOW = 2015, "Requested partition configuration not available now"  # more th
 OVER_LIMIT = 2050, "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 _OF_A_GANG = {"memory_per_cpu", "tres_per_task", "tasks_per_node"}
 MAX_WALL = "QOSMaxWallDurationPerJobLimit"
-
-
-def _layout(body: dict[str, Any]) -> tuple[str, ...]:
-    """A node for each task."""
-    return tuple(name for text in body["required_nodes"] for name in hostlist.expand(text))
 
 
 class Cluster:
@@ -158,9 +153,8 @@ class Cluster:
         """Time limits, forgetting after MinJobAge, and starts. Every request does it first."""
         now = self.clock()
         for job in list(self.jobs.values()):
-            if is_ended(job.states):
-                if now - job.ended > self._min_job_age:
-                    self._put(job, gone=True)
+            if is_ended(job.states) and now - job.ended > self._min_job_age:
+                self._put(job, gone=True)
         with self._at_once() if (late := self._overdue(now)) else nullcontext():
             for one in late:
                 self.end(one, "TIMEOUT")
@@ -193,18 +187,7 @@ class Cluster:
                     self._put(replace(one, reason=reason))
 
     def _place_together(self, jobs: list[WorldJob]) -> list[WorldJob] | None:
-        """All of them, on nodes of their own, or none."""
-        found: list[WorldJob] = []
-        for job in jobs:
-            others = {name for one in jobs if one is not job for name in one.required}
-            taken = frozenset(others.union(*(one.nodes for one in found)))
-            placed = (
-                self._place(replace(job, excluded=job.excluded | taken)) if "PENDING" in job.states else None
-            )
-            if placed is None:
-                return None
-            found.append(replace(placed, excluded=job.excluded))
-        return found
+        return all_placed(jobs, self._place)
 
     # --- what a test does -------------------------------------------------------------------------
 
@@ -266,7 +249,9 @@ class Cluster:
         one's own."""
         found = self.get(job)
         all_of_it = (
-            self.together(found.leader) if found.leader and state == "NODE_FAIL" else self.together(job)
+            self.together(JobId(found.leader))
+            if found.leader and state == "NODE_FAIL"
+            else self.together(job)
         )
         over = {"states": frozenset({state}), "ended": self.clock()}
         with self._at_once():
@@ -336,65 +321,7 @@ class Cluster:
         self._put(replace(placed, states=frozenset({"RUNNING"}), started=now, ended=end, reason="None"))
 
     def _place(self, job: WorldJob, *, empty: bool = False) -> WorldJob | None:
-        """First fit; None: no room. `empty`: as if nothing ran."""
-        found: dict[str, tuple[int, ...]] = {}
-        holders: dict[str, list[WorldJob]] = {}
-        for other in () if empty else self.jobs.values():
-            for name in other.gpus if other.holds else ():
-                holders.setdefault(name, []).append(other)
-        if job.tasks is not None:
-            return self._pack(job, holders, empty=empty)
-        for node in self.nodes.values():
-            if len(found) == job.node_count:
-                break
-            if node.name in job.excluded or (job.required and node.name not in job.required):
-                continue
-            here = holders.get(node.name, [])
-            free = sorted(set(range(node.gpus)) - {i for j in here for i in j.gpus[node.name]})
-            room = (
-                (empty or not node.drained)
-                and not any(j.whole for j in here)
-                and not (job.whole and here)
-                and node.cpus - sum(j.busy_cpus(node.name) for j in here) >= job.cpus
-                and node.memory - sum(j.memory_on(node.name) or node.memory for j in here)
-                >= (job.memory or node.memory)
-                and len(free) >= job.gpu_count
-            )
-            if room:
-                found[node.name] = tuple(free if job.whole and node.gpus else free[: job.gpu_count])
-        return replace(job, gpus=found) if len(found) == job.node_count else None
-
-    def _pack(self, job: WorldJob, holders: dict[str, list[WorldJob]], *, empty: bool) -> WorldJob | None:
-        """The tasks of a gang, as many on each node as fit, or as its layout says."""
-        assert job.tasks is not None
-        gpus: dict[str, tuple[int, ...]] = {}
-        held: dict[str, int] = {}
-        for node in self.nodes.values():
-            left = job.tasks - sum(held.values())
-            wanted = job.layout.count(node.name) if job.layout else left
-            if node.name in job.excluded or not wanted or (node.drained and not empty):
-                continue
-            if job.required and node.name not in job.required:
-                continue
-            here = holders.get(node.name, [])
-            free = sorted(set(range(node.gpus)) - {i for j in here for i in j.gpus[node.name]})
-            if any(j.whole for j in here) or (job.whole and here):
-                continue
-            cpus = node.cpus - sum(j.busy_cpus(node.name) for j in here)
-            memory = node.memory - sum(j.memory_on(node.name) or node.memory for j in here)
-            fit = [
-                cpus // job.cpus,
-                wanted if job.by_node and memory >= job.memory else memory // job.memory,
-                wanted,
-            ]
-            if job.gpu_count:
-                fit.append(len(free) // job.gpu_count)
-            if job.whole or job.a_node:
-                fit.append(job.a_node or 1)
-            if count := max(0, min(fit)):
-                held[node.name] = count
-                gpus[node.name] = tuple(free if job.whole else free[: count * job.gpu_count])
-        return replace(job, gpus=gpus, held=held) if sum(held.values()) == job.tasks else None
+        return placed(job, self.nodes.values(), () if empty else self.jobs.values(), empty=empty)
 
     def _parse(self, body: dict[str, Any]) -> WorldJob:
         nodes = int(body.get("minimum_nodes", 1))
@@ -434,7 +361,7 @@ class Cluster:
             tasks=int(body.get("tasks", 1)) if gang else None,
             a_node=body.get("tasks_per_node"),
             by_node="memory_per_cpu" not in body,
-            layout=_layout(body) if body.get("distribution") == "arbitrary" else (),
+            layout=layout(body) if body.get("distribution") == "arbitrary" else (),
             gpu_count=sum(map(int, gres)),
             whole=body.get("shared") == ["none"],
             excluded=names_of(body.get("excluded_nodes", ())),
