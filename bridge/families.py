@@ -13,7 +13,7 @@ from bridge.core.attempt import of_pod
 from bridge.core.grouping import wishes
 from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, family_uid, generation_of
 from bridge.core.grouping.owners import chain
-from bridge.core.model import Gang, GroupKey, JobId, Mark, Pod, States, Uid, is_ended, is_granted
+from bridge.core.model import Gang, GroupKey, JobId, Mark, Pod, States, Uid, is_ended, is_granted, torn
 from bridge.kube.store import Store
 from bridge.slurm.watch import JobWatcher
 
@@ -171,6 +171,8 @@ class Families:
                 runs = any(seat.living and seat.pod.node for seat in members)
                 if record is None or record.mark is None or not (runs or is_granted(record.states)):
                     continue
+                if torn(self._states(job)):
+                    continue  # all that it has places for go with the part that ended
                 lost = any(not seat.living and seat.pod.phase != "Succeeded" for seat in members)
                 if not (family.gang.restart and lost):
                     yield Vacancy(group=key, tasks=record.tasks or len(record.mark.uids))

@@ -86,7 +86,9 @@ class Snapshot:
         self._candidates = Candidates(store, self.nodes, lambda names: nodes_of(watcher.partitions, names))
         self.owners = Owners(kube, store, monotonic)
         place = (cluster, self.nodes, self._candidates, self._longest, wall, self.owners)
-        self._translator = Translator(store, self.memory, settings.jobs, *place)
+        self._translator = Translator(
+            store, self.memory, settings.jobs, *place, lambda: slurm.rights.undivided(slurm.release)
+        )
         self.ledger = Ledger(
             store,
             self.kube_name,
@@ -324,7 +326,7 @@ class Snapshot:
     def _fast_allowed(self, key: GroupKey, spec: JobSpec) -> bool:
         """design: owner = the token's user, nothing of ours waits in the partition, once per attempt (its own id)."""
         plain = not (spec.user or spec.group or spec.begin or spec.dependency or spec.priority is not None)
-        plain = plain and self.memory.fast(key)
+        plain = plain and not spec.others and self.memory.fast(key)
         return self._settings.jobs.fastPath and plain and self.memory.waiting_in(spec.partition) == 0
 
     def _boot_age(self) -> float:

@@ -48,7 +48,8 @@ class Job:
 
 class Translator:
     """`nodes`: Kubernetes nodes by Slurm name, `candidates`: which of them can take a pod; `longest`: MaxTime of a
-    partition in minutes, None = unlimited; `wall` gives Unix seconds.
+    partition in minutes, None = unlimited; `wall` gives Unix seconds; `undivided`: why Slurm takes no job of several
+    sizes.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Translator:
         longest: Callable[[str], int | None],
         wall: Callable[[], float],
         owners: Owners,
+        undivided: Callable[[], str],
     ) -> None:
         self._store = store
         self._memory = memory
@@ -72,6 +74,7 @@ class Translator:
         self._longest = longest
         self._wall = wall
         self._owners = owners
+        self._undivided = undivided
         self._answers: dict[GroupKey, _Answer] = {}
 
     def job(
@@ -90,7 +93,8 @@ class Translator:
         return Job(group=group, spec=spec, refusal=self._memory.refusal(key, spec), fit=fit)
 
     def _answer(self, group: Group, number: attempts.Attempt) -> _Answer:
-        about = (number.number, group.workload, group.owners, group.gang)
+        undivided = self._undivided() if group.gang is not None else ""
+        about = (number.number, group.workload, group.owners, group.gang, undivided)
         question = (*about, *map(essence, group.pods))
         known = self._answers.get(group.key)
         if known is not None and known.question == question:
@@ -98,7 +102,13 @@ class Translator:
         if len(self._answers) >= KEPT:
             self._answers.clear()
         try:
-            spec = translate(group, settings=self._settings, cluster=self._cluster, attempt=number.number)
+            spec = translate(
+                group,
+                settings=self._settings,
+                cluster=self._cluster,
+                attempt=number.number,
+                undivided=undivided,
+            )
             answer = _Answer(question, spec)
         except UserError as error:
             answer = _Answer(question, None, str(error))

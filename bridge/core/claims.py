@@ -9,6 +9,7 @@ everybody, and has a minute to start.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from bridge.core import devices, held
@@ -92,15 +93,17 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         )
         return Decision(verdict=verdict, steps=astray, reads=tuple(s.id for s in under_way), again=2.0)
     nodes = _nodes_of(facts, running)
-    if facts.held and facts.spec is not None and nodes:
-        asked = held.submit(facts, resumed(pinned(facts.spec, nodes), left), told)
+    pods = [pod for pod, _ in _placed(facts, running)]
+    wanted = None if facts.spec is None else _claimed(facts.spec, facts.ran or sight.record, pods, nodes)
+    if facts.held and wanted is not None and nodes:
+        asked = held.submit(facts, resumed(wanted, left), told)
         return replace(asked, verdict=verdict)
     job = _free_id(facts, sight)
-    if facts.spec is None or not nodes or job is None:
+    if wanted is None or not nodes or job is None:
         return Decision(verdict=verdict, steps=told, again=PAUSE)
-    spec = resumed(pinned(facts.spec, nodes), left)
+    spec = resumed(wanted, left)
     # What is wanted for another pod of ours is given back, and would go to whoever is first in the queue.
-    step = SubmitJob(id=job, spec=spec, immediate=not (spec.user or facts.wanted))
+    step = SubmitJob(id=job, spec=spec, immediate=not (spec.user or facts.wanted or spec.others))
     return Decision(verdict=verdict, steps=(*told, step), again=2.0)
 
 
@@ -176,6 +179,27 @@ def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:
     )
 
 
+def _claimed(
+    spec: JobSpec, ran: JobRecord | None, pods: Sequence[Pod], nodes: tuple[SlurmNode, ...]
+) -> JobSpec:
+    """Of a job of several sizes each component on the nodes of its own pods, of those that run; as one job, where it
+    was one, or where pods of different sizes share a node. `nodes`: of each of `pods` in turn."""
+    if spec.most is None or not nodes:
+        return pinned(spec, nodes)
+    places = dict(zip((pod.uid for pod in pods), nodes, strict=True))
+    own = {
+        one.size: (one, at)
+        for one in (spec, *spec.others)
+        if (at := tuple(places[u] for u in one.pods if u in places))
+    }
+    shared = sum(len(set(at)) for _, at in own.values()) > len(set(nodes))
+    if shared or (ran is not None and ran.nodes and not ran.parts):
+        return pinned(spec.most, nodes)
+    mark = replace(spec.mark, sizes=tuple(own))
+    first, *others = (replace(pinned(one, at), mark=mark, others=()) for one, at in own.values())
+    return replace(first, others=tuple(others), most=pinned(spec.most, nodes))
+
+
 def _gone(sight: Sight) -> JobRecord:
     """All that Slurm has of it."""
     return JobRecord(id=sight.id, states=frozenset())
@@ -191,10 +215,15 @@ def _nodes_of(facts: Facts, running: list[Member]) -> tuple[SlurmNode, ...]:
     """Where the pods sit, as Slurm calls it; of a gang each pod's, in its order, also of one that has been sent there;
     () if a node has no twin."""
     names = {node.name: slurm for slurm, node in facts.nodes.items()}
-    sent = NODE_ANNOTATION if facts.group.gang is not None else ""
-    placed = [node for m in running if (node := m.pod.node or KubeNode(m.pod.annotations.get(sent, "")))]
+    placed = [node for _, node in _placed(facts, running)]
     held = placed if facts.group.gang is not None else dict.fromkeys(placed)
     return tuple(names[name] for name in held) if all(name in names for name in held) else ()
+
+
+def _placed(facts: Facts, running: list[Member]) -> list[tuple[Pod, KubeNode]]:
+    sent = NODE_ANNOTATION if facts.group.gang is not None else ""
+    found = ((m.pod, m.pod.node or KubeNode(m.pod.annotations.get(sent, ""))) for m in running)
+    return [(pod, node) for pod, node in found if node]
 
 
 def _free_id(facts: Facts, sight: Sight) -> JobId | None:

@@ -27,7 +27,8 @@ def of_group(
     pod, gang = group.pods[0], group.gang is not None
     found = {key("job-name"): group.key.name if gang else pod.name}
     why = {"name": f"the {group.key.kind}'s name" if gang else "the pod's name"}
-    amounts, warnings = _amounts(group)
+    amounts = _amounts(group)
+    warnings: list[str] = []
     if cpus := demand.cpus(amounts):
         found[key("cpu-per-task")] = str(cpus)
         why["cpus_per_task"] = "what the pod asks for, the larger of requests and limits, rounded up to CPUs"
@@ -60,7 +61,7 @@ def of_group(
     return found, why, warnings
 
 
-def _amounts(group: Group) -> tuple[demand.Amounts, list[str]]:
+def _amounts(group: Group) -> demand.Amounts:
     """What each task needs: of a gang of different pods the most of each resource."""
     asked: list[demand.Amounts] = []
     for pod in group.pods:
@@ -70,12 +71,7 @@ def _amounts(group: Group) -> tuple[demand.Amounts, list[str]]:
             raise UserError(
                 f"{error} (of pod {pod.ref})" if group.gang is not None else str(error)
             ) from error
-    most = demand.largest(asked)
-    if any(one != asked[0] for one in asked):
-        return most, [
-            "its pods ask for different amounts: Slurm is asked for the most of each, for every pod"
-        ]
-    return most, []
+    return demand.largest(asked)
 
 
 def disk_mib(group: Group, settings: JobSettings) -> int | None:

@@ -16,6 +16,7 @@ from bridge.core.model import (
     SlurmNode,
     Workload,
     is_ended,
+    torn,
 )
 from bridge.core.steps import Decision, DeletePod, DrainNode, EndJob, Notify, SetConditions, Step
 from bridge.core.verdict import Reason, Verdict
@@ -37,6 +38,7 @@ WITHDRAWN = ORDINARY_ENDS | {"NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 SECONDS = 2.0  # Slurm tells whole ones
 DYING = 60.0  # seconds: a leader may see an end, and be gone before its pod is
 QUEUE_PATIENCE = 60.0  # seconds that a job which lost its start may need to get its node back
+SLOWER = 3  # times as long where it has several sizes: only the backfill scheduler starts it, every 30 s by default
 
 # What a person reads when Slurm ended the job; the first state that fits.
 _WHY = (
@@ -55,9 +57,17 @@ _WHY = (
 
 def evidence(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> Verdict | None:
     """The verdict that ends bound pods, or None. Only the job's own record counts (invariant 4)."""
-    if is_ended(record.states):
-        if facts.boot_grace and "NODE_FAIL" in record.states:
+    if record.stillborn:
+        return None
+    ends = torn(record.states)
+    if is_ended(record.states) or ends:
+        if facts.boot_grace and "NODE_FAIL" in record.states | ends:
             return None  # slurmctld has just come up and may not have heard from the node yet
+        if ends:
+            why = next((text for state, text in _WHY if state in ends), "ended")
+            return Verdict(
+                Reason.JOB_ENDED, f"a part of job {record.id} {why}, and its other parts go with it"
+            )
         if "FAILED" in record.states and "COMPLETING" not in record.states and not record.nodes:
             return None  # what a refused submit leaves: it never had a node, and says nothing about a pod
         why = next((text for state, text in _WHY if state in record.states), "ended")
@@ -65,7 +75,8 @@ def evidence(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> Verdict | 
     if facts.boot_grace:
         return None
     if "PENDING" in record.states:
-        if not record.submitted or facts.slurm_now - record.submitted < QUEUE_PATIENCE:
+        patience = QUEUE_PATIENCE * (SLOWER if record.parts else 1)
+        if not record.submitted or facts.slurm_now - record.submitted < patience:
             return None  # not read yet; or it may well get its node back
         text = f"slurmctld lost the start of job {record.id} (state rolled back); its node is no longer the pod's"
         if record.required:  # a claim: only that others hold the place costs it
@@ -142,7 +153,8 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
     before all.
     """
     ordinary = record.id in facts.seen_running and (
-        bool(record.states & ORDINARY_ENDS) or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
+        bool((record.states | torn(record.states)) & ORDINARY_ENDS)
+        or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
     )
     freed = verdict.reason is Reason.JOB_ENDED or not record.states
     lost = [m.pod for m in running if m.out_of_reach and freed]

@@ -141,6 +141,8 @@ class Sight:
 
         A job that is still COMPLETING had nodes: Slurm just doesn't list them any more.
         """
+        if self.record is not None and self.record.stillborn:
+            return True
         states = self.states or frozenset()
         bare = self.record is None or not self.record.nodes
         return "FAILED" in states and "COMPLETING" not in states and bare

@@ -28,6 +28,8 @@ def render(mark: Mark) -> str:
     }
     if mark.over:
         ours["over"] = True
+    if mark.sizes:
+        ours["sizes"] = list(mark.sizes)
     return json.dumps({"pods": list(mark.pods), "bridge": ours}, separators=(",", ":"))
 
 
@@ -49,6 +51,7 @@ def parse(text: str) -> Mark | None:
             pods=tuple(str(p) for p in body.get("pods", ())),
             grace=int(ours.get("grace", 30)),
             over=ours.get("over") is True,
+            sizes=tuple(str(size) for size in ours.get("sizes", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

@@ -9,12 +9,12 @@ Everything that is known goes through one table of options: defaults < derived <
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 
 from bridge.config import JobSettings
-from bridge.core import derived, environment, grouping, overrides, packing
+from bridge.core import derived, environment, grouping, overrides, packing, sizes
 from bridge.core.grouping.owners import merged, whose
 from bridge.core.model import Group, JobSpec, Mark, Pod, SlurmNode
 from bridge.core.overrides import OptionError, Options, key
@@ -47,8 +47,9 @@ def translate(
     settings: JobSettings,
     cluster: str,
     attempt: int = 0,
+    undivided: str = "",
 ) -> JobSpec:
-    """The job of a group: a task for each pod.
+    """The job of a group: a task for each pod. `undivided`: why Slurm takes no job of several sizes; "" = it does.
 
     Raises UserError naming object, field and fix for malformed quantities and annotations, and for GPUs that
     Slurm can't count.
@@ -99,13 +100,14 @@ def translate(
         warnings=answer.warnings,
         notice="; ".join(found.old_names),
     )
-    return packing.by_task(spec, found) if group.gang is not None else spec
+    return sizes.apart(spec, group, found, settings, undivided) if group.gang is not None else spec
 
 
 def avoiding(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:
     """The same job on none of these nodes either. Ten thousand jobs may share one tuple."""
     own = spec.excluded_nodes
-    return replace(spec, excluded_nodes=tuple(dict.fromkeys((*own, *nodes))) if own else nodes)
+    names = tuple(dict.fromkeys((*own, *nodes))) if own else nodes
+    return spec.each(lambda one: replace(one, excluded_nodes=names))
 
 
 def capped(spec: JobSpec, longest: int | None) -> JobSpec:
@@ -118,7 +120,8 @@ def capped(spec: JobSpec, longest: int | None) -> JobSpec:
         return spec
     kept = max(1, longest - (sent - wanted))
     text = f"timelimit {wanted}: partition {spec.partition} allows {longest} min; the pod is ended after {kept} min"
-    return replace(spec, time_limit=longest, user_limit=kept, warnings=(*spec.warnings, text))
+    capped = spec.each(lambda one: replace(one, time_limit=longest, user_limit=kept))
+    return replace(capped, warnings=(*spec.warnings, text))
 
 
 def padded(spec: JobSpec) -> bool:
@@ -128,7 +131,7 @@ def padded(spec: JobSpec) -> bool:
 
 def unpadded(spec: JobSpec) -> JobSpec:
     """The same job with the user's own limit (core.limits tells when its pod ends then)."""
-    return replace(spec, time_limit=spec.user_limit)
+    return spec.each(lambda one: replace(one, time_limit=one.user_limit))
 
 
 def essence(pod: Pod) -> tuple[object, ...]:
@@ -158,9 +161,25 @@ def explain(group: Group, *, settings: JobSettings) -> tuple[Rule, ...]:
         )
     if group.gang is not None:
         spec = translate(group, settings=settings, cluster="")
-        rules = [_by_task(rule, spec) for rule in rules]
         rules.append(Rule(field="tasks", value=str(spec.tasks), layer="bridge", why="a task for each pod"))
+        rules = [shown for rule in rules for shown in _by_size(rule, spec)]
     return tuple(sorted(rules, key=lambda rule: rule.field))
+
+
+def _by_size(rule: Rule, spec: JobSpec) -> Iterator[Rule]:
+    """Of a job of several sizes: the value in each of its components, "-" where it is asked for in another form."""
+    if not spec.others or rule.field not in sizes.FIELDS:
+        yield _by_task(rule, spec)
+        return
+    parts = (spec, *spec.others)
+    each = [_by_task(replace(rule, value=str(_sent(rule.field, part) or "-")), part) for part in parts]
+    for field in dict.fromkeys(one.field for one in each if one.value != "-"):
+        values = [one.value if one.field == field else "-" for one in each]
+        yield replace(next(one for one in each if one.field == field), value=" / ".join(values))
+
+
+def _sent(field: str, spec: JobSpec) -> object:
+    return getattr(spec, field) or (spec.gres_per_task if field == "gres" else spec.memory_per_cpu)
 
 
 def _by_task(rule: Rule, spec: JobSpec) -> Rule:

@@ -22,7 +22,7 @@ from bridge.core.ends import END_TEXT, Exit, drains, end_doubles, end_pods, exit
 from bridge.core.facts import PATIENCE, Facts, Member, Sight
 from bridge.core.ghosts import at_peace, at_rest
 from bridge.core.grouping.ranks import last
-from bridge.core.model import JobId, JobRecord, Pod, is_granted
+from bridge.core.model import JobId, JobRecord, Pod, is_granted, torn
 from bridge.core.placed import placed
 from bridge.core.steps import (
     Decision,
@@ -206,7 +206,7 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
     record = holder.read
     if record is None:
         return Decision(verdict=Verdict(Reason.QUEUED, f"reading job {holder.id}"), reads=(holder.id,))
-    if not holder.live:
+    if not holder.live or torn(record.states):
         return _ended_before_bound(facts, pods, record)
     if is_granted(record.states) and not record.nodes:  # our own immediate allocation, not read yet
         return Decision(verdict=Verdict(Reason.QUEUED, f"reading job {holder.id}"), reads=(holder.id,))
@@ -218,7 +218,8 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
 def _taken_back(facts: Facts, pods: list[Pod], why: str) -> Decision:
     """The jobs of a gang that has lost a member; where its pods are on their way, none is bound any more first."""
     live = [s for s in facts.sights.values() if s.live and facts.owns(s.record)]
-    ended = (s.read for s in facts.sights.values() if s.id in facts.current and facts.owns(s.record))
+    current = [s for s in facts.sights.values() if s.id in facts.current and not s.never_ran]
+    ended = (s.read for s in current if facts.owns(s.record))
     taken = next((r for r in ended if r is not None and r.states & {"CANCELLED", "DEADLINE"}), None)
     if taken is not None and not live:
         return _ended_before_bound(facts, pods, taken)
@@ -341,10 +342,11 @@ def _refused(facts: Facts, pods: list[Pod], text: str, again: float | None = Non
 def _ended_before_bound(facts: Facts, pods: list[Pod], record: JobRecord) -> Decision:
     """Cancelled by a person, or too late by the user's own word: the pod goes too. Anything else is asked for again."""
     members = [m for m in facts.members if m.pod in pods]
-    if "CANCELLED" in record.states and "REVOKED" not in record.states:
+    ends = record.states | torn(record.states)
+    if "CANCELLED" in ends and "REVOKED" not in ends:
         text = f"job {record.id} was cancelled in Slurm before the pod started; the pod is deleted with it"
         return end_pods(facts, members, record, Verdict(Reason.CANCELLED, text))
-    if "DEADLINE" in record.states:  # another job would be as late
+    if "DEADLINE" in ends:  # another job would be as late
         text = f"job {record.id} could no longer end before its deadline; the pod, not started, is deleted with it"
         return end_pods(facts, members, record, Verdict(Reason.JOB_ENDED, text))
     return lose(facts, pods, record, END_TEXT.format(job=record.id, state="+".join(sorted(record.states))))

@@ -73,7 +73,8 @@ def resumed(spec: JobSpec, left: float | None) -> JobSpec:
     if left is None or spec.user_limit is None or spec.time_limit is None:
         return spec
     minutes = max(1, math.ceil(left / 60))
-    return replace(spec, user_limit=minutes, time_limit=spec.time_limit - spec.user_limit + minutes)
+    sent = spec.time_limit - spec.user_limit + minutes
+    return spec.each(lambda one: replace(one, user_limit=minutes, time_limit=sent))
 
 
 def told(facts: Facts, record: JobRecord) -> str:

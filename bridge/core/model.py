@@ -6,7 +6,7 @@ Wire formats live in `bridge.kube.view` and `bridge.slurm.translate`; this modul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NewType
 
@@ -245,9 +245,21 @@ def is_ended(states: States) -> bool:
     return bool(states & ENDED_STATES)
 
 
+PART = "PART_"  # before a state that a component of a job of several sizes is in, and its other components aren't
+
+
 def is_granted(states: States) -> bool:
     """Slurm gives the nodes to the job now. CONFIGURING: a prolog or a boot still holds it back."""
-    return "RUNNING" in states and not states & {"CONFIGURING", "COMPLETING", "POWER_UP_NODE"}
+    if "RUNNING" not in states or states & {"CONFIGURING", "COMPLETING", "POWER_UP_NODE"}:
+        return False
+    return len(states) == 1 or not any(state.startswith(PART) for state in states)
+
+
+def torn(states: States) -> States:
+    """The ends of components of a job whose other components live."""
+    if is_ended(states):
+        return frozenset()
+    return ENDED_STATES.intersection(state.removeprefix(PART) for state in states if state.startswith(PART))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +273,7 @@ class Mark:
     pods: tuple[str, ...]  # "namespace/name", what the Go project reads
     grace: int = 30  # seconds, the longest of the group's pods
     over: bool = False  # containers of these pods are known dead: written before we cancel the job
+    sizes: tuple[str, ...] = ()  # of the pods of each component, in Slurm's order; () = one job for all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +307,8 @@ class JobRecord:
     overwritten: bool = False  # the mark is one that it had: somebody has written something else over it
     listed: tuple[str, ...] = ()  # "namespace/name": the pods of a mark as the Go project writes it
     required: tuple[SlurmNode, ...] = ()  # what the job must get; of the Go project's, what it may get
+    parts: tuple[JobRecord, ...] = ()  # of a job of several sizes: its components, see slurm.components
+    stillborn: bool = False  # what the refused submit of such a job leaves: CANCELLED, and by no person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +353,18 @@ class JobSpec:
     required_nodes: tuple[SlurmNode, ...] = ()
     warnings: tuple[str, ...] = ()
     notice: str = ""  # what the pod's author is told in the pod's condition, beside what Slurm says
+    size: str = ""  # of a gang: what each of its pods asks for, in words
+    pods: tuple[Uid, ...] = ()  # of a job of several sizes: those whose tasks these are
+    others: tuple[JobSpec, ...] = ()  # its further components: this is the first
+    most: JobSpec | None = None  # the same pods as one job, which has the most of each resource for every one
+
+    def each(self, change: Callable[[JobSpec], JobSpec]) -> JobSpec:
+        """The same change to every component."""
+        return replace(
+            change(self),
+            others=tuple(map(change, self.others)),
+            most=None if self.most is None else change(self.most),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

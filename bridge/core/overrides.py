@@ -70,6 +70,7 @@ class Options:
     qos: str | None = None
     reservation: str | None = None
     segment_size: int | None = None
+    sizes: str | None = None
     user: str | None = None
     user_limit: int | None = None  # minutes; 0 = none of the pod's own
     wckey: str | None = None
@@ -236,6 +237,7 @@ _OURS: Final = (
     Option("on-member-failure", "on_member_failure", _one_of("restart-gang", "keep"), "What a loss does."),
     Option("prefer", "prefer", _verbatim, "Node features that the job would like."),
     Option("segment-size", "segment_size", _whole("nodes", 1), "Nodes of one topology segment."),
+    Option("sizes", "sizes", _one_of("own", "most"), "A gang's pods of different sizes: each its own, or the most."),
 )  # fmt: skip
 TABLE: Final = _THEIRS + _OURS
 BY_KEY: Final[Mapping[str, Option]] = {option.key: option for option in TABLE}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, Uid, is_ended
+from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, Uid, is_ended, torn
 from bridge.names import GANG_ANNOTATION, JOB_ID_LABEL, OPTION_PREFIX
 
 MINUTE = 60.0  # seconds: Slurm's time limits are whole minutes, rounded up
@@ -120,11 +120,11 @@ class Picture:
     def lost(self, pod: Pod) -> bool:
         own = self.own(pod.uid)
         if not pod.node:
-            return any(job.states & {"CANCELLED", "DEADLINE"} for job in own)
+            return any((job.states | torn(job.states)) & {"CANCELLED", "DEADLINE"} for job in own)
         held = [job for job in self.holding(pod) if self.covers(job, pod.bound_at)]
         live = [job for job in held if not is_ended(job.states) and "PENDING" not in job.states]
         if live:
-            return any(job.preempted or self.near_limit(job) for job in live)
+            return any(job.preempted or torn(job.states) or self.near_limit(job) for job in live)
         claimed = [job for job in own if not job.nodes and job.submitted > pod.bound_at]
         if any("CANCELLED" in job.states for job in claimed):
             return True
@@ -145,7 +145,14 @@ class Picture:
         if others and any(job.started and one.created <= job.started for job in jobs for one in late):
             return True
         well = {other.uid for other in others if not other.deleted and other.phase != "Failed"}
-        return bool(self.restarts.intersection(owner.uid for owner in pod.owners)) and not uids <= well
+        gang = pod.annotations.get(
+            GANG_ANNOTATION
+        )  # a claim of its place, made since, names the others no more
+        lost = gang and any(
+            one.annotations.get(GANG_ANNOTATION) == gang and one.phase != "Succeeded" for one in self.gone
+        )
+        wants = self.restarts.intersection(owner.uid for owner in pod.owners)
+        return bool(wants) and (bool(lost) or not uids <= well)
 
     def near_limit(self, job: JobRecord) -> bool:
         """Slurm's end of a running job is its limit. While one waited for the place of a pod, that pod ran."""

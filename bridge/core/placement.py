@@ -7,8 +7,8 @@ a node is in two slots, and a pod that has a slot of the job keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from bridge.core import devices
 from bridge.core.model import Group, JobRecord, JobSpec, KubeNode, Pod, Slot, SlurmNode, Uid
@@ -40,6 +40,9 @@ def place(
     """
     if not record.nodes:
         raise PlacementError(f"job {record.id}: Slurm names no node for it; it is asked for anew")
+    if record.parts:
+        return tuple(_by_component(group, record, kube_name, spec))
+    spec = _asked_as_one(spec, record)
     if group.gang is None or spec is None:
         places = _evenly(len(group.pods), record, kube_name)
     else:
@@ -56,14 +59,60 @@ def place(
     )
 
 
+def _asked_as_one(spec: JobSpec | None, record: JobRecord) -> JobSpec | None:
+    """What a job without components was asked for with: pods of one size are left, or it had the most of each."""
+    sizes = record.mark.sizes if record.mark is not None else ()
+    if spec is None or spec.most is None:
+        return spec
+    return next((one for one in (spec, *spec.others) if sizes == (one.size,)), spec.most)
+
+
+def _by_component(
+    group: Group,
+    record: JobRecord,
+    kube_name: Callable[[SlurmNode], KubeNode | None],
+    spec: JobSpec | None,
+) -> Iterator[Slot]:
+    """Each pod in the component of its size; where a pod is already, its node tells, as components share none."""
+    sizes = record.mark.sizes if record.mark is not None else ()
+    asked = {one.size: one for one in (spec, *spec.others)} if spec is not None else {}
+    size_of = {uid: one.size for one in asked.values() for uid in one.pods}
+    where = {kube_name(name): at for at, part in enumerate(record.parts) for name in part.nodes}
+    members: dict[int, list[Pod]] = {}
+    for pod in group.pods:
+        size = size_of.get(pod.uid, spec.size if spec is not None else "")
+        at = where.get(node) if (node := _own_node(pod, record)) else None
+        if at is None and size not in sizes[: len(record.parts)]:
+            raise PlacementError(f"job {record.id}: has no places of the size of pod {pod.ref} ({size})")
+        members.setdefault(sizes.index(size) if at is None else at, []).append(pod)
+    before = 0
+    for at, part in enumerate(record.parts):
+        own = asked.get(sizes[at]) if at < len(sizes) else None
+        if own is not None and (mine := members.get(at)):
+            slots = place(
+                replace(group, pods=tuple(mine)),
+                replace(part, id=record.id),
+                kube_name,
+                replace(own, most=None),
+            )
+            yield from (replace(slot, rank=before + slot.rank) for slot in slots)
+        before += part.tasks or 0
+
+
+def _own_node(pod: Pod, record: JobRecord) -> KubeNode | None:
+    """Where the pod is, or is to be, by this job; None = it has no place of it yet."""
+    if pod.labels.get(JOB_ID_LABEL) != str(record.id):
+        return None
+    return KubeNode(pod.node or pod.annotations.get(NODE_ANNOTATION, "")) or None
+
+
 def _kept(pods: Sequence[Pod], record: JobRecord, places: Sequence[_Place]) -> dict[Uid, int]:
     """Places that pods of this job already have: who comes for a lost member gets that one's, and moves nobody. Of two
     alike the one that their order tells."""
     own: dict[Uid, _Place] = {}
     for pod in pods:
-        if pod.labels.get(JOB_ID_LABEL) == str(record.id):
-            node = pod.node or pod.annotations.get(NODE_ANNOTATION, "")
-            own[pod.uid] = _Place(KubeNode(node), pod.annotations.get(GPUS_ANNOTATION, ""))
+        if (node := _own_node(pod, record)) is not None:
+            own[pod.uid] = _Place(node, pod.annotations.get(GPUS_ANNOTATION, ""))
     found = {pod.uid: at for at, pod in enumerate(pods) if own.get(pod.uid) == places[at]}
     for uid, place in own.items():
         taken = found.values()
@@ -157,6 +206,12 @@ def shortfall(spec: JobSpec, record: JobRecord) -> str:
     Whoever may change a waiting job (its owner, an operator) can make it smaller, and the pod would use what it lacks.
     Raises ProtocolError if a gres text is none that Slurm writes.
     """
+    if record.parts:
+        of_size = zip(record.mark.sizes if record.mark is not None else (), record.parts, strict=False)
+        each = {one.size: replace(one, most=None) for one in (spec, *spec.others)}
+        found = (shortfall(each[size], part) for size, part in of_size if size in each)
+        return " and ".join(filter(None, found))
+    spec = _asked_as_one(spec, record) or spec
     missing: list[str] = []
     gpus = devices.wanted(spec.gres)
     held = [_gpus(_gres(record, position)) for position in range(len(record.nodes))]

@@ -56,10 +56,11 @@ class Prioritize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateExclusions:
-    """Change which nodes a waiting job of ours must not get."""
+    """Change which nodes a waiting job of ours must not get; `parts`: of a job of several sizes its components."""
 
     id: JobId
     excluded: tuple[SlurmNode, ...]
+    parts: tuple[JobId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

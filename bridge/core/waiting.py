@@ -77,9 +77,10 @@ def _exclusions(facts: Facts, record: JobRecord) -> tuple[Step, ...]:
     stands, and a grant is given back.
     """
     wanted = facts.spec.excluded_nodes if facts.spec else record.excluded
-    if facts.fit.hopeless or set(wanted) == set(record.excluded):
+    outdated = (part for part in record.parts or (record,) if set(wanted) != set(part.excluded))
+    if facts.fit.hopeless or next(outdated, None) is None:
         return ()
-    return (UpdateExclusions(id=record.id, excluded=wanted),)
+    return (UpdateExclusions(id=record.id, excluded=wanted, parts=tuple(part.id for part in record.parts)),)
 
 
 def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:

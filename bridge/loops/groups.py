@@ -259,7 +259,8 @@ class GroupsLoop:
         if isinstance(step, Prioritize) and (known := self._watcher.records.get(step.id)) is not None:
             self._watcher.note(replace(known, priority=step.priority))
         if isinstance(step, UpdateExclusions) and (known := self._watcher.records.get(step.id)) is not None:
-            self._watcher.note(replace(known, excluded=step.excluded))
+            parts = tuple(replace(part, excluded=step.excluded) for part in known.parts)
+            self._watcher.note(replace(known, excluded=step.excluded, parts=parts))
         if isinstance(step, AdoptJob) and (known := self._watcher.records.get(step.id)) is not None:
             self._watcher.note(replace(known, mark=step.mark, overwritten=False))
             self.job_changed(step.id)

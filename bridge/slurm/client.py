@@ -151,20 +151,20 @@ class SlurmClient:
         """Every job that Slurm has, native ones too. Empty is what Slurm said, never a failed question."""
         answer = await self._read("jobs/state/", "jobs/state/", wire.StatesAnswer, lane=self._polls)
         try:
-            return {translate.job_id_of(j.job_id): translate.states_of(j.state) for j in answer.jobs}
+            return translate.states(answer)
         except ValueError as error:
             raise ProtocolError(f"GET jobs/state/: a job id that is none: {error}") from error
 
     async def job(self, job: JobId) -> JobRecord:
         """One full read. NotFound: Slurm itself says that it has no such job now."""
         answer = await self._read("job/{id}", f"job/{job}", wire.JobAnswer, lane=self._jobs)
-        found = next((j for j in answer.jobs if j.job_id == job), None)
-        if found is None:
-            raise ProtocolError(f"GET job/{job}: the answer holds {len(answer.jobs)} jobs and not this one")
         try:
-            return translate.record(found)
+            found = translate.whole(answer, job)
         except UserError as error:
             raise ProtocolError(f"GET job/{job}: {error}") from error
+        if found is None:
+            raise ProtocolError(f"GET job/{job}: the answer holds {len(answer.jobs)} jobs and not this one")
+        return found
 
     async def accounted(self, job: JobId, timeout: float) -> JobRecord | None:
         """What Slurm's accounting has under this id, of the last submit. None: nothing of this Slurm cluster."""

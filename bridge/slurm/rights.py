@@ -22,6 +22,7 @@ from bridge.errors import BridgeError, Denied
 from bridge.slurm import wire
 from bridge.slurm.auth import TokenFile, subject
 
+FIRST_WITH_SIZES: Final = (26, 5)  # external jobs with components
 NO_ACCOUNTING: Final = ("", "accounting_storage/none")
 
 
@@ -60,6 +61,14 @@ class Rights:
         if self._setting == "auto":
             why = f"the token is {self._user_or_nobody()}'s and not SlurmUser's ({self._slurm_user})"
         return f"Slurm numbers our jobs, as {why}: each is submitted held, named on its pod, then released"
+
+    def undivided(self, release: tuple[int, int]) -> str:
+        """Why Slurm takes no job of several sizes from us; "" = it does. `release`: Slurm's, (26, 5)."""
+        if self.held:
+            return "where Slurm numbers the bridge's jobs (jobIds: held) a job has one size"
+        if release < FIRST_WITH_SIZES:
+            return f"Slurm {release[0]}.{release[1]:02} takes no placeholder of several sizes, 26.05 does"
+        return ""
 
     def refusal(self, said: str) -> str:
         """What Slurm says to a held submit, with the fix."""

@@ -15,7 +15,7 @@ from bridge.core.checkup import START_DELAY, SlurmNodeRecord, SlurmSetup
 from bridge.core.model import JobId, JobRecord, JobSpec, Partition, SlurmNode, States
 from bridge.errors import UserError
 from bridge.names import EXTERNAL_JOB_FLAG
-from bridge.slurm import wire
+from bridge.slurm import components, wire
 
 FIRST_EXTERNAL = 43  # data_parser v0.0.43 (Slurm 25.05) knows jobs without a process of Slurm's own
 FIRST_WITHOUT_CWD = 44  # before 25.11 even those need a working directory
@@ -150,6 +150,9 @@ def _names(text: str) -> frozenset[SlurmNode] | None:
 
 def submit_body(job: JobId, spec: JobSpec, version: int) -> wire.Body:
     """The body of POST job/submit: queued, placed by Slurm's scheduler when there is room."""
+    if spec.others:  # ids that follow on each other: a second submit of any of them is refused
+        parts = (replace(part, others=()) for part in (spec, *spec.others))
+        return {"jobs": [job_body(JobId(job + at), part, version) for at, part in enumerate(parts)]}
     body = job_body(job, spec, version)
     if version < FIRST_EXTERNAL:
         body |= {
@@ -198,6 +201,11 @@ def job_id_of(text: str) -> JobId:
     return JobId(int(text.partition("+")[0].partition("_")[0]))
 
 
+def states(answer: wire.StatesAnswer) -> dict[JobId, States]:
+    """Every id in the list, components as one job. Raises ValueError for an id that is none."""
+    return components.by_job((j.job_id, job_id_of(j.job_id), states_of(j.state)) for j in answer.jobs)
+
+
 @lru_cache(maxsize=256)
 def _nodes(text: str) -> tuple[SlurmNode, ...]:
     return tuple(SlurmNode(name) for name in hostlist.expand(text)) if text else ()
@@ -241,6 +249,17 @@ def record(job: wire.Job) -> JobRecord:
         listed=identity.listed(job.admin_comment),
         required=_nodes(job.required_nodes),
     )
+
+
+def whole(answer: wire.JobAnswer, job: JobId) -> JobRecord | None:
+    """One full read, of a leader with its components. None: it is not in the answer. Raises UserError as `record`."""
+    found = next((one for one in answer.jobs if one.job_id == job), None)
+    if found is None or not (leader := int(found.het_job_id.value)):
+        return None if found is None else record(found)
+    if leader != job:
+        return components.component(record(found))
+    parts = (one for one in answer.jobs if one.het_job_id.value == leader)
+    return components.joined([record(one) for one in sorted(parts, key=lambda one: one.het_job_offset.value)])
 
 
 def accounted(answer: wire.AccountedAnswer, job: JobId) -> JobRecord | None:

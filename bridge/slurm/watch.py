@@ -26,6 +26,7 @@ from bridge.core.jobid import IdRange
 from bridge.core.model import JobId, JobRecord, Partition, States, is_ended
 from bridge.errors import BridgeError, Busy, Denied, ProtocolError, Unreachable, trim
 from bridge.slurm.archive import Archive
+from bridge.slurm.backwards import backwards
 from bridge.slurm.census import FORGETFUL, Census
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.clock import Clock
@@ -36,7 +37,6 @@ from bridge.slurm.reads import Reads
 BOOT_INTERVAL: Final = 1.0  # seconds between looks at the boot time
 HURRIED: Final = 0.02  # seconds between two polls after a hint, if polls are as cheap as that
 MAX_INTERVAL: Final = 2.0  # seconds: the longest pause between two polls, and the longest back-off
-DOUBTFUL: Final = ("PENDING", "NODE_FAIL", "BOOT_FAIL")
 CATCH_UP: Final = 10.0  # seconds that GPUs wait at most, after a start, for reads of jobs that ended before
 KEPT_POLLS: Final = 256  # start times that poll_started remembers
 KEPT_RECORDS: Final = 900.0  # seconds that a record outlives its id in the state list
@@ -286,7 +286,7 @@ class JobWatcher:
         records, new = self._reads.records, ours.keys() - self._states.keys()
         noted = ((job, records[job].states) for job in chain(new, vanished) if job in records)
         known = chain(self._states.items(), noted)
-        return any(_backwards(before, ours.get(job)) for job, before in known)
+        return any(backwards(before, ours.get(job)) for job, before in known)
 
     async def _look_at_boot(self) -> bool:
         """True: another boot than the last we saw."""
@@ -388,12 +388,3 @@ class JobWatcher:
         self.healthy, self.problem, self._failures, self._ask_ping = True, "", 0, False
         self._reads.resume()
         self._census.resume()
-
-
-def _backwards(before: States, after: States | None) -> bool:
-    """Gone; live again after its end; waiting again after it had started; or what a new boot must discount first."""
-    if is_ended(before):
-        return after is not None and not is_ended(after)
-    if after is None:
-        return True
-    return any(state in after and state not in before for state in DOUBTFUL)

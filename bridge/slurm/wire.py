@@ -135,6 +135,8 @@ class Job(Wire, frozen=True):
     required_nodes: str = ""  # a hostlist
     exit_code: ExitCode = ExitCode()
     admin_comment: str = ""
+    het_job_id: Number = UNSET  # of a component: its leader's id; 0 = it is none
+    het_job_offset: Number = UNSET
 
 
 class JobAnswer(Envelope, frozen=True, kw_only=True):

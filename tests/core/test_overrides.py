@@ -44,6 +44,7 @@ OURS = {
     "gang-timeout",
     "on-member-failure",
     "inject-env",
+    "sizes",
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from bridge.core.invariants import Violation, no_shared_gpu, placed_by_slurm, positive_evidence, violations
-from bridge.core.model import JobRecord, Node, Pod, SlurmNode, is_ended
+from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, is_ended
 from bridge.core.picture import Change, Picture
 from bridge.core.takeover import label_of
 from bridge.core.twins import by_slurm_name
@@ -100,7 +100,13 @@ def _jobs(slurm: Slurm, story: Story) -> tuple[JobRecord, ...]:
     """All that slurmctld has, and what accounting knows of jobs that pods name and slurmctld has forgotten."""
     reply = slurm.ask("GET", "jobs/")
     assert reply.is_success, f"all jobs: {reply.status_code} {reply.text[:300]}"
-    listed = [translate.record(job) for job in msgspec.json.decode(reply.content, type=wire.JobAnswer).jobs]
+    answer = msgspec.json.decode(reply.content, type=wire.JobAnswer)
+    wholes = (
+        translate.whole(answer, JobId(job.job_id)) if job.het_job_id.value else translate.record(job)
+        for job in answer.jobs
+        if job.het_job_id.value in (0, job.job_id)
+    )
+    listed = [record for record in wholes if record is not None]
     named = {job for pod in story.last if (job := label_of(pod)) is not None} - {job.id for job in listed}
     asked = {job: raw for job in named if (raw := slurm.books(job))}
     found = (

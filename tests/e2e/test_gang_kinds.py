@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from bridge.core.hostlist import expand
 from tests.e2e import kube as k
 from tests.e2e.kube import Object
 from tests.e2e.scene import Scene
@@ -49,6 +52,71 @@ def test_all_pods_of_a_jobset_that_asks_for_it_are_one_job(scene: Scene) -> None
             "the JobSet is complete",
             lambda: scene.kube.must("GET", path).get("status", {}).get("terminalState") == "Completed",
         )
+
+
+def _sized(pods: Object, *, gpus: int) -> Object:
+    """The same template with so many GPUs for each of its pods."""
+    for container in pods["spec"]["containers"]:
+        for amounts in container["resources"].values():
+            amounts["nvidia.com/gpu"] = str(gpus)
+    return pods
+
+
+def _parts(scene: Scene, job: Job) -> list[tuple[int, str, int]]:
+    """Of each component: tasks, nodes, GPUs."""
+    found = scene.slurm.ask("GET", f"job/{job.id}").json()["jobs"]
+    counted = [(one["tasks"]["number"], one["nodes"], ",".join(one["gres_detail"])) for one in found]
+    return [(tasks, nodes, sum(map(int, re.findall(r"h100:(\d+)", gres)))) for tasks, nodes, gres in counted]
+
+
+def test_a_jobset_of_pods_of_different_sizes_is_one_job_with_a_component_for_each_size(scene: Scene) -> None:
+    workers = one_of("workers", 1, 2)
+    _sized(workers["template"]["spec"]["template"], gpus=2)
+    with applied(
+        scene, JOBSETS, "train", {"replicatedJobs": [one_of("driver", 1, 1), workers]}, {"gang": "true"}
+    ):
+        pods = scene.all_running(3)
+        job = _one_job(scene, pods)
+        (one, small, none), (two, large, four) = _parts(scene, job)
+        assert ((one, none), (two, four)) == ((1, 0), (2, 4))
+        assert small not in expand(large)
+        for pod in pods:
+            driver = "driver" in pod["metadata"]["name"]
+            assert (k.node_of(pod) == small) is driver
+        for pod in pods:
+            scene.finish(pod["metadata"]["name"], 0 if "driver" in pod["metadata"]["name"] else 3)
+        scene.job_becomes(job.id, "FAILED")
+
+
+def test_a_person_who_cancels_one_component_ends_the_whole_gang(scene: Scene) -> None:
+    workers = one_of("workers", 1, 1)
+    _sized(workers["template"]["spec"]["template"], gpus=1)
+    with applied(
+        scene, JOBSETS, "train", {"replicatedJobs": [one_of("driver", 1, 1), workers]}, {"gang": "true"}
+    ):
+        pods = scene.all_running(2)
+        job = _one_job(scene, pods)
+        scene.slurm.scancel(job.id + 1)
+        eventually(
+            "its pods are gone",
+            lambda: {k.uid(p) for p in scene.pods()}.isdisjoint(k.uid(p) for p in pods),
+            60,
+        )
+        eventually("the rest of the job ends", lambda: not scene.slurm.live_jobs_of(*map(k.uid, pods)), 60)
+
+
+def test_a_leader_that_asks_for_less_than_its_workers_has_a_component_of_its_own(scene: Scene) -> None:
+    leader, workers = template(), _sized(template(), gpus=1)
+    for one in (leader, workers):
+        one["spec"]["restartPolicy"] = "Always"
+    spec = {
+        "replicas": 1,
+        "leaderWorkerTemplate": {"size": 3, "leaderTemplate": leader, "workerTemplate": workers},
+    }
+    with applied(scene, LEADER_WORKER_SETS, "serve", spec, {}):
+        pods = scene.all_running(3)
+        job = _one_job(scene, pods)
+        assert [(tasks, gpus) for tasks, _, gpus in _parts(scene, job)] == [(1, 0), (2, 2)]
 
 
 def test_a_gang_does_not_wait_for_pods_whose_template_says_that_they_are_of_none(scene: Scene) -> None:

@@ -1,7 +1,8 @@
 """Manifest → job → placement, one folder a case; `pytest --update-golden` rewrites what is expected.
 
 A case is a folder with `in.yaml`, and, as its author likes, `settings.yaml` (configuration keys) and `grant.json`
-(what Slurm answers about the running job: nodes and gres_detail; default: node n1 and the GPUs asked for).
+(what Slurm answers about the running job: nodes and gres_detail; default: node n1 and the GPUs asked for; a list, of
+each component, where the job has several).
 Expected are `job.json` (the POSTed JSON; a list if the manifest makes several jobs), `placement.json` (rank order),
 `says.txt` (rules, warnings, errors as `slurm-bridge translate` prints them).
 """
@@ -54,16 +55,27 @@ def _slots(case: Path, entry: Entry) -> list[Mapping[str, str]]:
     assert entry.group is not None
     assert entry.body is not None
     grant_file = case / "grant.json"
-    grant = json.loads(grant_file.read_text()) if grant_file.exists() else _default_grant(entry.body["job"])
-    job = wire.Job(
-        job_id=entry.body["job"]["job_id"],
-        job_state=("RUNNING",),
-        nodes=grant["nodes"],
-        gres_detail=tuple(grant["gres_detail"]),
-        tasks=wire.Number(set=True, number=entry.body["job"]["tasks"]),
-        job_resources=_resources(grant),
+    bodies = entry.body.get("jobs") or [entry.body["job"]]
+    said = json.loads(grant_file.read_text()) if grant_file.exists() else _default_grant(bodies[0])
+    grants = said if isinstance(said, list) else [said]
+    leader = bodies[0]["job_id"]
+    jobs = tuple(
+        wire.Job(
+            job_id=body["job_id"],
+            job_state=("RUNNING",),
+            nodes=grant["nodes"],
+            gres_detail=tuple(grant["gres_detail"]),
+            tasks=wire.Number(set=True, number=body["tasks"]),
+            job_resources=_resources(grant),
+            admin_comment=body["admin_comment"],
+            het_job_id=wire.Number(set=True, number=leader if len(bodies) > 1 else 0),
+            het_job_offset=wire.Number(set=True, number=at),
+        )
+        for at, (body, grant) in enumerate(zip(bodies, grants, strict=True))
     )
-    return [_shown(slot) for slot in place(entry.group, translate.record(job), twin, entry.spec)]
+    record = translate.whole(wire.JobAnswer(jobs=jobs), leader)
+    assert record is not None
+    return [_shown(slot) for slot in place(entry.group, record, twin, entry.spec)]
 
 
 def _resources(grant: Mapping[str, Any]) -> wire.Resources | None:

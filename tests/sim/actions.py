@@ -30,6 +30,7 @@ class Gang(Action, frozen=True):
     pods: int
     gpus: int = 1
     restart: bool = False  # as a whole, when one is lost
+    first: int | None = None  # GPUs of its first pod, where they are others than those of the rest
 
 
 class Delete(Action, frozen=True):
@@ -163,6 +164,7 @@ class JobEnds(Action, frozen=True):
 
     pod: str
     state: str
+    part: bool = False  # only a component, where the job has several
 
 
 class Suspend(Action, frozen=True):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.core.grouping.wishes import GANG, ON_FAILURE
+from bridge.core.overrides import key
 from bridge.names import COMPLETION_INDEX
 from tests.sim.schedule import member
 from tests.sim.simulation import Simulation
@@ -15,6 +16,7 @@ from tests.sim.simulation import Simulation
 class _Job:
     owner: dict[str, Any]
     gpus: int
+    first: int  # of its first pod
     names: list[str] = field(default_factory=list)  # of the pod of each index, as it was made last
     done: set[int] = field(default_factory=set)  # indices that have succeeded
 
@@ -27,16 +29,22 @@ class Controllers:
     def knows(self, name: str) -> bool:
         return name in self._jobs
 
-    def start(self, name: str, pods: int, gpus: int, *, restart: bool) -> dict[str, str]:
+    def start(
+        self, name: str, pods: int, gpus: int, *, restart: bool, first: int | None = None
+    ) -> dict[str, str]:
         """A Job and its pods: name → UID."""
-        notes = {GANG: "true"} | ({ON_FAILURE: "restart-gang"} if restart else {})
+        if self._sim.settings.slurm.jobIds == "held":
+            first = None  # pods of several sizes would be refused
+        notes = {GANG: "true", key("sizes"): "own"} | ({ON_FAILURE: "restart-gang"} if restart else {})
         body = {
             "metadata": {"name": name, "namespace": "default", "annotations": notes},
             "spec": {"parallelism": pods, "completions": pods},
         }
         uid = self._sim.kube.add("jobs", body)["metadata"]["uid"]
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "controller": True}
-        job = self._jobs[name] = _Job(owner, gpus, [member(name, index) for index in range(pods)])
+        job = self._jobs[name] = _Job(
+            owner, gpus, gpus if first is None else first, [member(name, index) for index in range(pods)]
+        )
         return {pod: self._make(job, index) for index, pod in enumerate(job.names)}
 
     def meta(self, pod: str) -> dict[str, Any] | None:
@@ -63,7 +71,8 @@ class Controllers:
                 self._make(job, index)
 
     def _make(self, job: _Job, index: int) -> str:
-        return self._sim.create(job.names[index], gpus=job.gpus, **self._meta(job, index))
+        gpus = job.gpus if index else job.first
+        return self._sim.create(job.names[index], gpus=gpus, **self._meta(job, index))
 
     def _meta(self, job: _Job, index: int) -> dict[str, Any]:
         return {"ownerReferences": [job.owner], "annotations": {COMPLETION_INDEX: str(index)}}

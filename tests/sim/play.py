@@ -203,9 +203,9 @@ class _Stage:
                 annotations = {_LIMIT: str(limit)} if limit else {}
                 meta = self._controllers.meta(pod) or {"annotations": annotations}
                 self._uids[pod] = sim.create(pod, gpus=gpus, gated=gated, **meta)
-            case Gang(name=name, pods=pods, gpus=gpus, restart=restart):
+            case Gang(name=name, pods=pods, gpus=gpus, restart=restart, first=first):
                 if not self._controllers.knows(name):
-                    self._uids |= self._controllers.start(name, pods, gpus, restart=restart)
+                    self._uids |= self._controllers.start(name, pods, gpus, restart=restart, first=first)
             case Delete(pod=pod, force=force):
                 if sim.pod(pod) is not None:
                     sim.delete(pod, force=force)
@@ -307,8 +307,10 @@ class _Stage:
             case SlurmHung(seconds=seconds, route=route):
                 fault = slurm.faults.add(Fault(pattern=route, kind=Kind.HANG, times=0))
                 self._later(seconds, lambda: slurm.faults.remove(fault))
-            case JobEnds(pod=pod, state=state):
-                for job in self._sim.jobs_of(self._uids.get(pod, "")):
+            case JobEnds(pod=pod, state=state, part=part):
+                found = self._sim.jobs_of(self._uids.get(pod, ""))
+                torn = [job for job in found if part and job.leader not in (0, job.id)]
+                for job in torn or found:
                     if state == "CANCELLED" or is_granted(job.states):
                         slurm.end(job.id, state, exit_code=int(state == "FAILED"))
             case Suspend(pod=pod, seconds=seconds):

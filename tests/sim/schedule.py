@@ -199,7 +199,7 @@ class _Hand:
             case "finish":
                 return Finish(pod=pod, code=rng.choice((0, 0, 1, 137)))
             case "ends":
-                return JobEnds(pod=pod, state=rng.choice(ENDS))
+                return JobEnds(pod=pod, state=rng.choice(ENDS), part=rng.random() < 0.5)
             case "suspend":
                 return Suspend(pod=pod, seconds=rng.choice((1.0, 10.0)))
             case "retime":
@@ -221,11 +221,18 @@ class _Hand:
     def _gang(self) -> Action | None:
         rng = self._rng
         size, gpus = rng.choice((2, 2, 3)), rng.choice((0, 1, 2))
-        if size * gpus + sum(self._pods.values()) > ROOM or len(self._pods) > 9:
+        first = rng.choice((gpus, gpus, 0, 1))
+        if first + (size - 1) * gpus + sum(self._pods.values()) > ROOM or len(self._pods) > 9:
             return None
         name = f"g{len(self._pods)}"
-        self._pods |= {member(name, index): gpus for index in range(size)}
-        return Gang(name=name, pods=size, gpus=gpus, restart=rng.random() < 0.3)
+        self._pods |= {member(name, index): gpus if index else first for index in range(size)}
+        return Gang(
+            name=name,
+            pods=size,
+            gpus=gpus,
+            restart=rng.random() < 0.3,
+            first=None if first == gpus else first,
+        )
 
     def _node(self) -> str:
         return f"n{self._rng.randrange(1, NODES + 1)}"

@@ -28,12 +28,13 @@ from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, Uid, is_en
 from bridge.core.picture import Change, Picture
 from bridge.core.twins import by_slurm_name
 from bridge.kube import view
-from bridge.slurm import translate, wire
+from bridge.slurm import components, translate, wire
 from tests.sim.kubelets import Kubelets
 from tests.worlds.kube import KubeWorld
 from tests.worlds.kube_merge import Object
-from tests.worlds.slurm import SlurmWorld, shown
+from tests.worlds.slurm import SlurmWorld
 from tests.worlds.slurm_jobs import WorldJob
+from tests.worlds.slurm_shown import shown
 
 VIEW = {
     bound_on_a_grant: 2.5,
@@ -188,7 +189,7 @@ class Witness:
             gone=tuple(self._gone.values()),
             dead=self._dead(pods),
             restarts=frozenset(self._restarting()),
-            jobs=tuple(self._job(job) for job in self._known()),
+            jobs=tuple(self._whole()),
             nodes=self._node_table(),
             drained=frozenset(SlurmNode(name) for name, node in self._slurm.nodes.items() if node.drained),
             booted=math.floor(self._slurm.came_up),  # as Slurm tells starts: whole seconds
@@ -223,6 +224,19 @@ class Witness:
         running = self._kubelets.containers
         over = [pod.uid for pod in self._gone.values() if pod.uid not in running]
         return frozenset([*over, *(p.uid for p in pods if p.phase != "Pending" and p.uid not in running)])
+
+    def _whole(self) -> Iterator[JobRecord]:
+        """As the jobs that they are: a component is told with its leader."""
+        known = tuple(self._known())
+        parts: dict[JobId, list[JobRecord]] = {}
+        for job in known:
+            if job.leader:
+                parts.setdefault(JobId(job.leader), []).append(self._job(job))
+        for job in known:
+            if not job.leader:
+                yield self._job(job)
+            elif job.leader == job.id:
+                yield components.joined(sorted(parts[job.id], key=lambda one: one.id))
 
     def _job(self, job: WorldJob) -> JobRecord:
         known = self._jobs.get(job.id)

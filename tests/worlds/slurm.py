@@ -19,10 +19,11 @@ import httpx
 import msgspec
 
 from bridge.core.model import JobId, is_ended
-from tests.worlds.slurm_books import CLUSTER, QOS, Books, number
+from tests.worlds.slurm_books import CLUSTER, Books, number
 from tests.worlds.slurm_cluster import Cluster
 from tests.worlds.slurm_faults import Fault, Faults, Kind
 from tests.worlds.slurm_jobs import Refused, WorldJob, WorldNode, names_of
+from tests.worlds.slurm_shown import planned_end, shown
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -30,7 +31,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Answer = tuple[int, str, bytes]
 
 JSON = "application/json"
-PRIORITY = 4294901000  # about what priority/basic gives to a job that asks for none
 encode = msgspec.json.Encoder().encode
 BOOKS = re.compile(r"slurmdb/v0\.0\.(\d+)/(?:qos/|job/(\d+))")
 DOWN = {"GET jobs/state/": (500, -1), "GET job/{id}": (500, -1), "DELETE job/{id}": (403, 1)}
@@ -172,7 +172,7 @@ class SlurmWorld(Cluster):
         """What `scontrol update TimeLimit=` does; None: UNLIMITED."""
         found = self.get(job)
         changed = replace(found, time_limit=minutes)
-        self._put(replace(changed, ended=_planned_end(changed)))
+        self._put(replace(changed, ended=planned_end(changed)))
         self.tick()
 
     def _check_rights(self, body: dict[str, Any]) -> None:
@@ -239,12 +239,15 @@ class SlurmWorld(Cluster):
                 unsent = {"dbd_agent_queue_size": len(self.books.unsent)}
                 return self._ok({"statistics": {**times, **self.counts, **unsent}})
             case "GET jobs/state/":
-                listed = [{"job_id": str(j.id), "state": sorted(j.states)} for j in self.jobs.values()]
+                listed = [{"job_id": j.listed, "state": sorted(j.states)} for j in self.jobs.values()]
                 return self._ok({"jobs": listed})
             case "GET job/{id}":
-                return self._ok({"jobs": [shown(self.get(job))]})
+                self.get(job)
+                return self._ok({"jobs": [shown(one) for one in self.together(job)]})
             case "POST job/submit" | "POST job/allocate":
-                return self._submitted(body["job"], immediate=request.endswith("allocate"))
+                return self._submitted(
+                    body["jobs"] if "jobs" in body else [body["job"]], immediate=request.endswith("allocate")
+                )
             case "POST job/{id}":
                 if texts := {k: str(v) for k, v in body.items() if k in ("comment", "admin_comment")}:
                     self.update(job, **texts)
@@ -278,23 +281,30 @@ class SlurmWorld(Cluster):
             return self._ok({})
         raise AssertionError(request)
 
-    def _submitted(self, job: dict[str, Any], *, immediate: bool) -> Answer:
-        assert job.get("immediate", False) is immediate, (
-            "allocate without immediate blocks slurmrestd for ever"
-        )
-        for key in ("cpus_per_task", "tasks", "minimum_nodes"):
-            if not isinstance(job.get(key, 1), int):
-                return self._ok({}, f"Expected OpenAPI type=integer: #/job/{key}/")
-        if "group_id" in job and self.version < 43:
-            raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # it dies
-        self._check_rights(job)
-        known, warnings = self.submit(job, immediate=immediate)
+    def _submitted(self, jobs: list[dict[str, Any]], *, immediate: bool) -> Answer:
+        for job in jobs:
+            assert job.get("immediate", False) is immediate, (
+                "allocate without immediate blocks slurmrestd for ever"
+            )
+            for key in ("cpus_per_task", "tasks", "minimum_nodes"):
+                if not isinstance(job.get(key, 1), int):
+                    return self._ok({}, f"Expected OpenAPI type=integer: #/job/{key}/")
+            if "group_id" in job and self.version < 43:
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # it dies
+            self._check_rights(job)
+        if len(jobs) > 1:
+            known, warnings = self.submit_together(jobs)
+        else:
+            known, warnings = self.submit(jobs[0], immediate=immediate)
         return self._ok({"job_id": known.id, "job_submit_user_msg": ""}, *warnings)
 
     def _killed(self, job: JobId) -> list[dict[str, Any]]:
         found = self.jobs.get(job)
-        if found is not None and not is_ended(found.states):
-            self.end(job, "CANCELLED")
+        living = [one for one in self.together(job) if not is_ended(one.states)]
+        if living:
+            with self._at_once():
+                for one in living:
+                    self.end(one.id, "CANCELLED")
             return []
         code, text = (
             (2017, "Invalid job id specified") if found is None else (2021, "Job/step already completing")
@@ -345,54 +355,3 @@ def _spoil(fault: Fault | None, answer: Answer) -> Answer:
     if fault is not None and fault.kind is Kind.EDIT:
         return answer[0], answer[1], fault.edit(answer[2])
     return answer
-
-
-def shown(job: WorldJob) -> dict[str, Any]:
-    """As GET job/{id} tells it."""
-    exit_code = {"return_code": number(job.exit_code), "signal": {"id": number(job.exit_signal or None)}}
-    ended = is_ended(job.states)
-    held = [{"name": node, "cpus": {"count": job.cpus_on(node)}} for node in job.nodes]
-    gres = [f"gpu:{job.gpu_type}:{len(i)}(IDX:{_ranges(i)})" if i else "" for i in job.gpus.values()]
-    return {
-        "job_id": job.id,
-        "job_state": sorted(job.states),
-        "submit_time": number(int(job.submitted)),
-        "start_time": number(int(job.started)),
-        "end_time": number(int(job.ended or _planned_end(job))),
-        "preempt_time": number(int(job.preempted)),
-        "state_reason": job.reason,
-        "nodes": ",".join(job.nodes),
-        "cpus": number(job.cpus * (job.tasks or job.node_count)),
-        "tasks": number(job.tasks or 1),
-        "job_resources": {"nodes": {"allocation": held}} if held else None,
-        "memory_per_node": number(job.memory if job.by_node else None),
-        "gres_detail": [] if ended or not any(gres) else gres,
-        "name": job.name,
-        "user_name": job.user,
-        "partition": job.partition,
-        "qos": QOS,
-        "time_limit": number(job.time_limit),
-        "priority": number(0 if job.on_hold else job.priority or PRIORITY),
-        "excluded_nodes": ",".join(sorted(job.excluded)),
-        "required_nodes": ",".join(sorted(job.required)),
-        "exit_code": exit_code,
-        "admin_comment": job.admin_comment,
-        "comment": job.comment,
-        "flags": ["EXTERNAL_JOB"] if job.external else [],
-    }
-
-
-def _ranges(indices: tuple[int, ...]) -> str:
-    """(0, 1, 2, 5) → "0-2,5"."""
-    parts: list[list[int]] = []
-    for i in sorted(indices):
-        if parts and parts[-1][-1] == i - 1:
-            parts[-1].append(i)
-        else:
-            parts.append([i])
-    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
-
-
-def _planned_end(job: WorldJob) -> float:
-    """Of a job that runs: what Slurm tells as its end."""
-    return job.started + job.time_limit * 60 if job.started and job.time_limit is not None else 0.0

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from bridge.core import hostlist
 from bridge.core.model import JobId, is_ended
 from tests.worlds.slurm_jobs import Refused, WorldJob, WorldNode, names_of
+from tests.worlds.slurm_placing import all_placed, layout, placed
 
 HISTORY = 60.0  # seconds that a crash can go back
 NO_ROOM, NEVER, DUPLICATE, UNKNOWN = 2016, 2014, 2011, 2017
@@ -21,11 +22,6 @@ NOT_NOW = 2015, "Requested partition configuration not available now"  # more th
 OVER_LIMIT = 2050, "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 _OF_A_GANG = {"memory_per_cpu", "tres_per_task", "tasks_per_node"}
 MAX_WALL = "QOSMaxWallDurationPerJobLimit"
-
-
-def _layout(body: dict[str, Any]) -> tuple[str, ...]:
-    """A node for each task."""
-    return tuple(name for text in body["required_nodes"] for name in hostlist.expand(text))
 
 
 class Cluster:
@@ -96,6 +92,40 @@ class Cluster:
         self._start(placed)
         return self.jobs[job.id], []
 
+    def submit_together(self, bodies: list[dict[str, Any]]) -> tuple[WorldJob, list[str]]:
+        """A job of several sizes. What is refused leaves a leader without its components."""
+        first = JobId(bodies[0]["job_id"])
+        warnings: list[str] = []
+        try:
+            with self._at_once():
+                for body in bodies:
+                    warnings += self.submit(body, immediate=False)[1]
+                    self._put(replace(self.get(JobId(body["job_id"])), leader=first))
+        except Refused:
+            with self._at_once():
+                for made in self.together(first) if body is not bodies[0] else ():
+                    stub = replace(made, states=frozenset({"CANCELLED"}), ended=self.clock(), exit_signal=1)
+                    self._put(stub, gone=made.id != first)
+            raise
+        return self.get(first), warnings
+
+    @contextmanager
+    def _at_once(self) -> Iterator[None]:
+        """Nobody sees half of it."""
+        changed, self.on_change = self.on_change, lambda: None
+        try:
+            yield
+        finally:
+            self.on_change = changed
+        self.on_change()
+
+    def together(self, job: JobId) -> list[WorldJob]:
+        """The job, and the components that go with it: of a leader all."""
+        found = self.jobs.get(job)
+        if found is None or found.leader != job:
+            return [] if found is None else [found]
+        return [one for one in self.jobs.values() if one.leader == job]
+
     def _others_first(self, job: WorldJob) -> bool:
         """Some job waits in that partition, and this one does not claim to be more important."""
         waiting = (j for j in self.jobs.values() if "PENDING" in j.states and not j.on_hold)
@@ -123,27 +153,41 @@ class Cluster:
         """Time limits, forgetting after MinJobAge, and starts. Every request does it first."""
         now = self.clock()
         for job in list(self.jobs.values()):
-            if is_ended(job.states):
-                if now - job.ended > self._min_job_age:
-                    self._put(job, gone=True)
-            elif job.started and job.time_limit is not None and now - job.started > job.time_limit * 60:
-                self.end(job.id, "TIMEOUT")
+            if is_ended(job.states) and now - job.ended > self._min_job_age:
+                self._put(job, gone=True)
+        with self._at_once() if (late := self._overdue(now)) else nullcontext():
+            for one in late:
+                self.end(one, "TIMEOUT")
         if not self.held and (self.start_delay or self._looked != self._changes):
             self._start_waiting(now)
             self._looked = self._changes
+
+    def _overdue(self, now: float) -> list[JobId]:
+        limited = (
+            j for j in self.jobs.values() if j.started and j.time_limit is not None and not is_ended(j.states)
+        )
+        return [job.id for job in limited if now - job.started > (job.time_limit or 0) * 60]
 
     def _start_waiting(self, now: float) -> None:
         for job in sorted(self.jobs.values(), key=lambda j: -(j.priority or 0)):
             if "PENDING" not in job.states or job.on_hold or now - job.submitted < self.start_delay:
                 continue
-            placed = None if self._too_long(job) else self._place(job)
+            if job.leader not in (0, job.id):
+                continue  # its leader starts it
+            whole = self.together(job.id)
+            placed = None if any(map(self._too_long, whole)) else self._place_together(whole)
             if placed is not None:
-                self._start(placed)
-                continue
-            closed = any(self.nodes[name].drained for name in job.required)
-            reason = MAX_WALL if self._too_long(job) else "ReqNodeNotAvail" if closed else "Resources"
-            if job.reason != reason:
-                self._put(replace(job, reason=reason))
+                with self._at_once():
+                    for one in placed:
+                        self._start(one)
+            for one in whole if placed is None else ():
+                closed = any(self.nodes[name].drained for name in one.required)
+                reason = MAX_WALL if self._too_long(one) else "ReqNodeNotAvail" if closed else "Resources"
+                if one.reason != reason and "PENDING" in one.states:
+                    self._put(replace(one, reason=reason))
+
+    def _place_together(self, jobs: list[WorldJob]) -> list[WorldJob] | None:
+        return all_placed(jobs, self._place)
 
     # --- what a test does -------------------------------------------------------------------------
 
@@ -179,26 +223,41 @@ class Cluster:
     def start(self, job: JobId, *nodes: str) -> WorldJob:
         """Start a waiting job now, on these nodes (default: first fit)."""
         found = self.get(job)
-        placed = self._place(replace(found, required=frozenset(nodes)) if nodes else found)
+        pinned = replace(found, required=frozenset(nodes)) if nodes else found
+        placed = self._place_together([pinned] if nodes else self.together(job))
         assert placed is not None, f"job {job} does not fit"
-        self._start(placed)
+        with self._at_once():
+            for one in placed:
+                self._start(one)
         return self.jobs[job]
 
     def set_states(self, job: JobId, *states: str, reason: str | None = None) -> None:
         """Any base state and flags: SUSPENDED, RUNNING+CONFIGURING, …"""
-        found = self.get(job)
-        self._put(replace(found, states=frozenset(states), reason=found.reason if reason is None else reason))
+        self.get(job)
+        with self._at_once():
+            for found in self.together(job):
+                said = found.reason if reason is None else reason
+                self._put(replace(found, states=frozenset(states), reason=said))
 
     def preempt_at(self, job: JobId, when: float) -> None:
         """The grace window has begun."""
-        self._put(replace(self.get(job), preempted=when))
+        for one in self.together(job):
+            self._put(replace(one, preempted=when))
 
     def end(self, job: JobId, state: str, *, exit_code: int = 0, exit_signal: int = 0) -> None:
+        """With a leader its components end; with a component nothing else, unless a node failed. Time limits are each
+        one's own."""
         found = self.get(job)
-        now = self.clock()
-        self._put(
-            replace(found, states=frozenset({state}), ended=now, exit_code=exit_code, exit_signal=exit_signal)
+        all_of_it = (
+            self.together(JobId(found.leader))
+            if found.leader and state == "NODE_FAIL"
+            else self.together(job)
         )
+        over = {"states": frozenset({state}), "ended": self.clock()}
+        with self._at_once():
+            for one in [found] if state == "TIMEOUT" else all_of_it:
+                if one is found or not is_ended(one.states):
+                    self._put(replace(one, **over, exit_code=exit_code, exit_signal=exit_signal))  # type: ignore[arg-type]
 
     def complete(self, job: JobId, wait_status: int) -> None:
         """What the completion message does; `wait_status` as of wait(2)."""
@@ -207,9 +266,20 @@ class Cluster:
             state = "OUT_OF_MEMORY"
         self.end(job, state, exit_code=wait_status >> 8 & 0xFF, exit_signal=wait_status & 0x7F)
 
+    def complete_all(self, job: JobId, wait_status: int) -> None:
+        """The same for what still lives of it, and of its components."""
+        living = [one.id for one in self.together(job) if not is_ended(one.states)]
+        with self._at_once() if living else nullcontext():
+            for one in living:
+                if not is_ended(self.jobs[one].states):
+                    self.complete(one, wait_status)
+
     def lose(self, job: JobId) -> None:
         """The record is gone, as after a purge or in a wiped state directory."""
-        self._put(self.get(job), gone=True)
+        self.get(job)
+        with self._at_once():
+            for one in self.together(job):
+                self._put(one, gone=True)
 
     def restart(self) -> None:
         """Clean: everything is restored; only the boot time tells."""
@@ -251,65 +321,7 @@ class Cluster:
         self._put(replace(placed, states=frozenset({"RUNNING"}), started=now, ended=end, reason="None"))
 
     def _place(self, job: WorldJob, *, empty: bool = False) -> WorldJob | None:
-        """First fit; None: no room. `empty`: as if nothing ran."""
-        found: dict[str, tuple[int, ...]] = {}
-        holders: dict[str, list[WorldJob]] = {}
-        for other in () if empty else self.jobs.values():
-            for name in other.gpus if other.holds else ():
-                holders.setdefault(name, []).append(other)
-        if job.tasks is not None:
-            return self._pack(job, holders, empty=empty)
-        for node in self.nodes.values():
-            if len(found) == job.node_count:
-                break
-            if node.name in job.excluded or (job.required and node.name not in job.required):
-                continue
-            here = holders.get(node.name, [])
-            free = sorted(set(range(node.gpus)) - {i for j in here for i in j.gpus[node.name]})
-            room = (
-                (empty or not node.drained)
-                and not any(j.whole for j in here)
-                and not (job.whole and here)
-                and node.cpus - sum(j.busy_cpus(node.name) for j in here) >= job.cpus
-                and node.memory - sum(j.memory_on(node.name) or node.memory for j in here)
-                >= (job.memory or node.memory)
-                and len(free) >= job.gpu_count
-            )
-            if room:
-                found[node.name] = tuple(free if job.whole and node.gpus else free[: job.gpu_count])
-        return replace(job, gpus=found) if len(found) == job.node_count else None
-
-    def _pack(self, job: WorldJob, holders: dict[str, list[WorldJob]], *, empty: bool) -> WorldJob | None:
-        """The tasks of a gang, as many on each node as fit, or as its layout says."""
-        assert job.tasks is not None
-        gpus: dict[str, tuple[int, ...]] = {}
-        held: dict[str, int] = {}
-        for node in self.nodes.values():
-            left = job.tasks - sum(held.values())
-            wanted = job.layout.count(node.name) if job.layout else left
-            if node.name in job.excluded or not wanted or (node.drained and not empty):
-                continue
-            if job.required and node.name not in job.required:
-                continue
-            here = holders.get(node.name, [])
-            free = sorted(set(range(node.gpus)) - {i for j in here for i in j.gpus[node.name]})
-            if any(j.whole for j in here) or (job.whole and here):
-                continue
-            cpus = node.cpus - sum(j.busy_cpus(node.name) for j in here)
-            memory = node.memory - sum(j.memory_on(node.name) or node.memory for j in here)
-            fit = [
-                cpus // job.cpus,
-                wanted if job.by_node and memory >= job.memory else memory // job.memory,
-                wanted,
-            ]
-            if job.gpu_count:
-                fit.append(len(free) // job.gpu_count)
-            if job.whole or job.a_node:
-                fit.append(job.a_node or 1)
-            if count := max(0, min(fit)):
-                held[node.name] = count
-                gpus[node.name] = tuple(free if job.whole else free[: count * job.gpu_count])
-        return replace(job, gpus=gpus, held=held) if sum(held.values()) == job.tasks else None
+        return placed(job, self.nodes.values(), () if empty else self.jobs.values(), empty=empty)
 
     def _parse(self, body: dict[str, Any]) -> WorldJob:
         nodes = int(body.get("minimum_nodes", 1))
@@ -349,7 +361,7 @@ class Cluster:
             tasks=int(body.get("tasks", 1)) if gang else None,
             a_node=body.get("tasks_per_node"),
             by_node="memory_per_cpu" not in body,
-            layout=_layout(body) if body.get("distribution") == "arbitrary" else (),
+            layout=layout(body) if body.get("distribution") == "arbitrary" else (),
             gpu_count=sum(map(int, gres)),
             whole=body.get("shared") == ["none"],
             excluded=names_of(body.get("excluded_nodes", ())),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bridge.core.model import JobId, is_ended
+from bridge.core.model import JobId
 from bridge.errors import Denied
 from tests.worlds.slurm import SlurmWorld
 
@@ -19,10 +19,9 @@ class WorldCompletion:
         found = self._world.jobs.get(job)
         if found is not None and self._world.asker not in ("slurm", found.user):
             raise Denied(f"complete job {job}: slurmctld refuses (2010)", code=2010)
-        if found is not None and not is_ended(found.states):
-            self._world.serving = job
-            self._world.complete(job, wait_status)
-            self._world.serving = None
+        self._world.serving = job
+        self._world.complete_all(job, wait_status)
+        self._world.serving = None
         return True
 
     async def watch(self) -> None:

@@ -62,6 +62,7 @@ class WorldJob:
     layout: tuple[str, ...] = ()  # one node a task
     a_node: int | None = None  # tasks on one node at most
     by_node: bool = True  # memory is a node's; of a gang it may be a task's
+    leader: int = 0  # of the job of several sizes that it is a component of, itself perhaps; 0 = of none
     # what it has
     held: dict[str, int] = field(default_factory=dict)  # node → tasks there, of a gang
     gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)  # node → device indices, in Slurm's order
@@ -74,6 +75,11 @@ class WorldJob:
     @property
     def holds(self) -> bool:
         return bool(self.gpus) and not is_ended(self.states)
+
+    @property
+    def listed(self) -> str:
+        """Its id in the list of states."""
+        return f"{self.id}+{self.id - self.leader}" if self.leader else str(self.id)
 
     def cpus_on(self, node: str) -> int:
         return self.cpus * self.held.get(node, 1)
