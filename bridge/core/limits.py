@@ -18,6 +18,9 @@ TOO_LONG = frozenset(
     {"QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit", "PartitionTimeLimit"}
 )
 
+# Of a time limit that is over before a pod is placed: with more than that it is asked for again, and gets all of it.
+SPENT, SPENT_SHARE = 60.0, 0.25  # seconds, and of the whole
+
 
 def too_long(facts: Facts, record: JobRecord) -> bool:
     """The job waits for ever, and perhaps only for what we put on top of the user's limit."""
@@ -42,6 +45,15 @@ def user_end(facts: Facts, record: JobRecord) -> float | None:
     elif record.time_limit is None:
         return None
     return ended - _ahead(facts, ended - started)
+
+
+def spent(facts: Facts, record: JobRecord) -> str:
+    """Why the pod would have too little of its time, if it started now: Slurm counts from the start of the job, and
+    nobody was there to place the pod; "" = it has enough."""
+    end, gone = user_end(facts, record), facts.slurm_now - record.started
+    if end is None or gone <= SPENT or gone <= SPENT_SHARE * (end - record.started):
+        return ""
+    return f"job {record.id} has run for {gone:.0f} s of the pod's {end - record.started:.0f} s without it"
 
 
 def _span(facts: Facts, record: JobRecord) -> tuple[float, float] | None:

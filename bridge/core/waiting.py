@@ -15,7 +15,7 @@ from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts, Member
 from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy, started
-from bridge.core.limits import told, too_long, user_end
+from bridge.core.limits import spent, told, too_long, user_end
 from bridge.core.model import Condition, JobRecord, KubeNode, Pod, Slot, SlurmNode, is_ended, is_granted
 from bridge.core.placement import PlacementError, place, shortfall
 from bridge.core.steps import (
@@ -111,6 +111,9 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         return Decision(verdict=Verdict(Reason.STALE, text), again=0.2)
     if (busy := facts.busy.get(record.id)) is not None:
         return _devices_busy(facts, pods, record, busy)
+    known = any(pod.labels.get(JOB_ID_LABEL) == str(record.id) for pod in pods)
+    if not known and (why := spent(facts, record)):
+        return lose(facts, pods, record, why)
     if facts.stuck:
         return lose(facts, pods, record, facts.stuck)
     if (other := held.disputed(facts, pods, record)) is not None:

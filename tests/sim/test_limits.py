@@ -178,6 +178,26 @@ def test_a_pod_with_a_short_limit_goes_elsewhere_when_the_gpus_that_it_was_grant
     play(tmp_path, scene, dying=1.0)
 
 
+def test_a_pod_whose_job_ran_without_it_while_no_bridge_was_there_gets_its_whole_time(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        before = sim.slurm.native(gpus=8)
+        sim.start()
+        uid = sim.create("p", gpus=8, annotations={LIMIT: "10"})
+        await sim.until(lambda: bool(sim.jobs_of(uid)), 10.0)
+        await sim.settle(5.0)
+        await sim.crash()
+        sim.slurm.end(before.id, "CANCELLED")
+        await sim.settle(200.0)
+        sim.start()
+        await sim.until(lambda: running(sim, "p"), 30.0)
+        await sim.settle(590.0)
+        assert running(sim, "p")
+        await sim.settle(30.0)
+        assert not running(sim, "p")
+
+    play(tmp_path, scene, nodes=1)
+
+
 def a_day_ahead(body: bytes) -> bytes:
     told = json.loads(body)
     told["slurm_conf_meta"]["LastUpdate"] += 86400

@@ -20,7 +20,7 @@ HISTORY = 60.0  # seconds that a crash can go back
 NO_ROOM, NEVER, DUPLICATE, UNKNOWN = 2016, 2014, 2011, 2017
 NOT_NOW = 2015, "Requested partition configuration not available now"  # more than it has at present
 OVER_LIMIT = 2050, "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-_OF_A_GANG = {"memory_per_cpu", "tres_per_task", "tasks_per_node"}
+_OF_A_GANG = {"memory_per_cpu", "tres_per_task"}
 MAX_WALL = "QOSMaxWallDurationPerJobLimit"
 
 
