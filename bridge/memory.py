@@ -60,7 +60,7 @@ class Memory:
         self._asked_by: dict[GroupKey, set[JobId]] = {}
         self.slurm_nodes: set[SlurmNode] = set()  # seen in a job's record: Slurm knows these names
         # submits without an answer, by our id or, where Slurm numbers our jobs, by group → when we gave up waiting
-        self._ends: dict[JobId, tuple[float, float, int, str]] = {}  # when, of which submit, how
+        self._ends: dict[JobId, tuple[float, float, int | None, str]] = {}  # when, of which submit, how
         self._doubts: dict[JobId | GroupKey, float] = {}
         self._claims: dict[
             GroupKey, tuple[str, float, int, int]
@@ -180,16 +180,17 @@ class Memory:
         first = self._first_nodes.get(job)
         return first is not None and record is not None and bool(record.nodes) and record.nodes != first
 
-    def note_end(self, record: JobRecord, wait_status: int, note: str) -> None:
-        """We have ended it so. A slurmctld that is killed may lose that, and the job comes back to life."""
+    def note_end(self, record: JobRecord, wait_status: int | None, note: str) -> None:
+        """We have ended it so, after its containers. A slurmctld that is killed may lose that, and the job comes back;
+        or it was a lie that there is none."""
         now = self._clock()
         for job in [job for job, end in self._ends.items() if now - end[0] > END_KEPT]:
             del self._ends[job]
         self._ends[record.id] = (now, record.submitted, wait_status, note)
 
-    def ended_as(self, record: JobRecord) -> tuple[int, str] | None:
-        """Wait status and note of an end of ours that slurmctld has lost."""
-        _, submitted, status, note = self._ends.get(record.id, (0.0, -1.0, 0, ""))
+    def ended_as(self, record: JobRecord) -> tuple[int | None, str] | None:
+        """Wait status and note of an end of ours that Slurm does not have."""
+        _, submitted, status, note = self._ends.get(record.id, (0.0, -1.0, None, ""))
         return (status, note) if submitted == record.submitted else None
 
     def waiting_in(self, partition: str) -> int:

@@ -74,8 +74,18 @@ def wind_down(facts: Facts) -> Decision:
     if not live and facts.unknown:
         text = "looking for a job of this group among those that Slurm lists: it is ended"
         return Decision(verdict=Verdict(Reason.FINISHING, text), again=held.LOOK)
+    hidden = tuple(s.id for s in facts.sights.values() if facts.hidden(s.id) and facts.lived(s.id))
+    if not live and hidden:
+        text = f"asking Slurm for job {hidden[0]}, which its list lacks: a list proves nothing"
+        return Decision(verdict=Verdict(Reason.FINISHING, text), reads=hidden, again=1.0)
+    if not live and not all(s.polled for s in facts.sights.values() if facts.owns(s.record)):
+        text = "the next state poll must agree that the job has ended"
+        return Decision(verdict=Verdict(Reason.FINISHING, text), again=0.5)
+    if not live and (first := _left_behind(facts)) is not None:
+        return first
+    live = live or [s for s in facts.sights.values() if _denied(facts, s)]
     if not live:
-        return _left_behind(facts) or takeover.farewell(facts)
+        return takeover.farewell(facts)
     stranded, alive = _not_known_dead(facts)
     if alive:
         return _draining(facts, alive)
@@ -99,6 +109,13 @@ def wind_down(facts: Facts) -> Decision:
     return Decision(
         verdict=Verdict(Reason.FINISHING, why), steps=(*drains(facts, stranded, *_records(live)), *ends)
     )
+
+
+def _denied(facts: Facts, sight: Sight) -> bool:
+    """For all that we know it lives, and Slurm says that it has none. It is told to end all the same: should that have
+    been a lie, it is known how the job ended when it is seen again. An id that somebody else may have is left alone."""
+    ours = sight.id in facts.current and not facts.held and facts.group.gang is None
+    return ours and facts.lived(sight.id) and facts.absent(sight.id) and sight.id in facts.denied
 
 
 def _not_known_dead(facts: Facts) -> tuple[list[Pod], list[Member]]:

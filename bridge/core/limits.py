@@ -19,7 +19,7 @@ TOO_LONG = frozenset(
 )
 
 # Of a time limit that is over before a pod is placed: with more than that it is asked for again, and gets all of it.
-SPENT, SPENT_SHARE = 60.0, 0.25  # seconds, and of the whole
+SPENT, SPENT_SHARE = 10.0, 0.25  # seconds, and of the whole
 
 
 def too_long(facts: Facts, record: JobRecord) -> bool:

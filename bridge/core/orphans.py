@@ -43,11 +43,13 @@ def orphan(
     since: float,
     now: float,
     margin: float,
+    over: bool,
 ) -> Orphan | None:
     """Ours by mark, no UID in two lists begun after the submit; containers known dead by time on Ready nodes, or on
     nodes that have been dead for as long. `dead_for`, `ready_for`: seconds that the node has been so, 0.0 = it isn't,
     as far as nodes were seen `view_age` seconds ago. `since`, `now`: monotonic; the job had been read when it was first
-    suspected, so a list begun later was begun after its submit, whatever any clock says.
+    suspected, so a list begun later was begun after its submit, whatever any clock says. `over`: we have ended it once,
+    after its containers, and Slurm has lost that.
     """
     mark = record.mark
     if mark is None or mark.cluster != cluster:
@@ -59,7 +61,7 @@ def orphan(
     if any(uid in first.uids or uid in second.uids for uid in mark.uids):
         return None
     away = {name: age for name in record.nodes if (age := dead_for(name))}
-    if record.nodes and "PENDING" not in record.states:
+    if record.nodes and "PENDING" not in record.states and not over:
         grace = mark.grace + margin
         present = [ready_for(name) for name in record.nodes if name not in away]
         if min((now - since, *away.values())) < grace:
@@ -69,4 +71,6 @@ def orphan(
             return None
     text = f"job {record.id}: none of its pods ({', '.join(mark.pods)}) exists any more"
     ran = () if "PENDING" in record.states else record.nodes
+    if over:
+        return Orphan(Verdict(Reason.ORPHAN, text))
     return Orphan(Verdict(Reason.ORPHAN, text), tuple(away), tuple(name for name in ran if name not in away))

@@ -298,7 +298,7 @@ class GroupsLoop:
         """Noted like a submit: what we ended is not ended again before the next state poll, which has the last word."""
         record = self._watcher.records.get(step.id)
         if record is not None:
-            if step.wait_status is not None:
+            if step.mark is not None:  # its containers are dead
                 self._snapshot.memory.note_end(record, step.wait_status, step.note)
             state = "CANCELLED" if step.wait_status is None else "FAILED" if step.wait_status else "COMPLETED"
             self._watcher.note(replace(record, states=frozenset({state}), mark=step.mark or record.mark))

@@ -120,6 +120,7 @@ class SweepLoop:
                 since=self._since[record.id],
                 now=self._monotonic(),
                 margin=self._margin,
+                over=self._snapshot.memory.ended_as(record) is not None,
             )
             if found is None:
                 continue

@@ -27,6 +27,7 @@ def judge(
         "since": NOW - 61.0,
         "now": NOW,
         "margin": 30.0,
+        "over": False,
     }
     return orphan(job, first, second, **(base | changes))
 
@@ -34,6 +35,12 @@ def judge(
 def test_a_job_whose_pods_are_in_neither_list_is_ended_after_their_grace() -> None:
     assert judge() is not None
     assert judge(since=NOW - 59.0) is None
+
+
+def test_one_that_we_have_ended_before_and_that_came_back_to_life_is_ended_at_once() -> None:
+    """Its containers were dead then."""
+    assert judge(over=True, since=NOW - 1.0) is not None
+    assert judge(over=True, first=Listing(NOW, frozenset({Uid("uid-1")}))) is None
 
 
 def test_a_node_that_has_not_been_seen_since_may_be_dead() -> None:

@@ -333,8 +333,49 @@ def test_an_end_that_slurmctld_loses_in_a_crash_is_told_again_as_it_was(tmp_path
         sim.slurm.crash(5.0)
         await sim.settle(5.0)
         assert not is_ended(sim.slurm.jobs[job].states)
-        await sim.until(lambda: is_ended(sim.slurm.jobs[job].states), 200.0)
+        await sim.until(lambda: is_ended(sim.slurm.jobs[job].states), 30.0)
         ended = sim.slurm.jobs[job]
         assert ("FAILED" in ended.states, ended.exit_code) == (True, 3)
+
+    play(tmp_path, scene)
+
+
+NOBODY = b'{"jobs": [], "errors": [], "warnings": [], "meta": {}}'
+NONE_SUCH = (
+    b'{"errors": [{"error_number": 2017, "error": "Invalid job id specified"}], "warnings": [], "meta": {}}'
+)
+
+
+@pytest.mark.parametrize("lies", ["the list", "the job", "both"])
+@pytest.mark.parametrize("code", [0, 3, None], ids=["succeeded", "failed", "deleted"])
+def test_a_pod_that_ends_while_slurm_denies_its_job_leaves_a_job_that_ended_as_it_did(
+    tmp_path: Path, lies: str, code: int | None
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        await alone(sim)
+        job = sim.job_of("p")
+        await sim.settle(5.0)
+        if lies != "the job":
+            sim.slurm.faults.add(
+                Fault(pattern="GET jobs/state", kind=Kind.EDIT, edit=lambda _: NOBODY, times=0)
+            )
+        if lies != "the list":
+            lie = Fault(
+                pattern="(GET|POST|DELETE) job/", kind=Kind.STATUS, times=0, status=404, body=NONE_SUCH
+            )
+            sim.slurm.faults.add(lie)
+        await sim.settle(3.0)
+        if code is not None:
+            sim.kubelet.finish("p", code)
+            await sim.settle(2.0)
+        sim.delete("p")
+        await sim.settle(10.0)
+        sim.slurm.faults.clear()
+        await sim.until(lambda: is_ended(sim.slurm.jobs[job].states), 40.0)
+        state, exit_code = {0: ("COMPLETED", 0), 3: ("FAILED", 3), None: ("CANCELLED", 0)}[code]
+        ended = sim.slurm.jobs[job]
+        assert (state in ended.states, ended.exit_code) == (True, exit_code)
+        assert "unknown" not in ended.comment
 
     play(tmp_path, scene)
