@@ -121,10 +121,12 @@ class Picture:
         own = self.own(pod.uid)
         if not pod.node:
             return any((job.states | torn(job.states)) & {"CANCELLED", "DEADLINE"} for job in own)
+        if any(torn(job.states) for job in own):
+            return True
         held = [job for job in self.holding(pod) if self.covers(job, pod.bound_at)]
         live = [job for job in held if not is_ended(job.states) and "PENDING" not in job.states]
         if live:
-            return any(job.preempted or torn(job.states) or self.near_limit(job) for job in live)
+            return any(job.preempted or self.near_limit(job) for job in live)
         claimed = [job for job in own if not job.nodes and job.submitted > pod.bound_at]
         if any("CANCELLED" in job.states for job in claimed):
             return True

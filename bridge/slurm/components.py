@@ -54,8 +54,9 @@ def component(record: JobRecord) -> JobRecord:
 
 
 def joined(parts: Sequence[JobRecord]) -> JobRecord:
-    """The record of the whole job."""
-    first, mark = parts[0], parts[0].mark
+    """The record of the whole job. Its mark is the leader's; where somebody wrote over that, another has it still."""
+    first = parts[0]
+    mark = next((part.mark for part in parts if part.mark is not None), None)
     living = [part for part in parts if not is_ended(part.states)]
     reasons = [part.reason for part in parts]
     spoken = next((reason for reason in reasons if reason not in WAITS), TAKEN if TAKEN in reasons else None)
@@ -76,6 +77,8 @@ def joined(parts: Sequence[JobRecord]) -> JobRecord:
         memory_mib=None,
         time_limit=min((p.time_limit for p in parts if p.time_limit is not None), default=None),
         required=_all(parts, lambda part: part.required),
+        mark=mark,
+        overwritten=first.mark is None and mark is not None,
         parts=tuple(parts) if len(parts) > 1 else (),
         stillborn=mark is not None and len(parts) < len(mark.sizes) and not nodes,
     )

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from bridge.core.hostlist import expand
+from bridge.names import GPUS_ANNOTATION
 from tests.e2e import kube as k
 from tests.e2e.kube import Object
 from tests.e2e.scene import ORPHANED, Scene
 from tests.e2e.slurm import Job
 from tests.e2e.stack import Stack
 from tests.e2e.stages import own, staged
+from tests.e2e.test_kinds import POD_GROUPS, applied
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.real
@@ -69,6 +72,37 @@ def test_a_pod_whose_job_vanished_keeps_its_place_under_a_job_of_its_own(scene: 
     assert k.uid(after) == uid
     assert "deletionTimestamp" not in after["metadata"]
     _undisturbed(scene, steady)
+
+
+def _places(pods: list[Object]) -> dict[str, tuple[str, str]]:
+    """UID → node and GPUs."""
+    told = ((pod, pod["metadata"]["annotations"].get(GPUS_ANNOTATION, "")) for pod in pods)
+    return {k.uid(pod): (k.node_of(pod), gpus) for pod, gpus in told}
+
+
+def test_a_gang_of_different_sizes_whose_job_vanished_keeps_its_places(scene: Scene) -> None:
+    sizes = {"a": 0, "b": 1, "c": 1}
+    with applied(scene, POD_GROUPS, "group", {"minMember": 3}, {"sizes": "own"}):
+        with forgotten(scene):
+            for name, gpus in sizes.items():
+                made = k.pod(name, gpus=gpus)
+                made["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "group"}
+                scene.create(made)
+            pods = scene.all_running(3)
+            number = k.job_label(pods[0])
+            before = _places(pods)
+        assert scene.slurm.job(number) is None
+
+        def claimed() -> bool:
+            live = scene.slurm.live_jobs_of(*before)
+            return len(live) == 2 and all(job.running for job in live)
+
+        eventually("its places are claimed again", claimed, within=BOOT_GRACE + 90)
+        parts = scene.slurm.live_jobs_of(*before)
+        assert {node for job in parts for node in expand(job.nodes)} == {node for node, _ in before.values()}
+        scene.slurm.saves()
+        again = scene.all_running(3)
+        assert _places(again) == before
 
 
 def test_a_cancelled_job_that_runs_again_is_ended_again(scene: Scene) -> None:
