@@ -21,6 +21,7 @@ from bridge.core.overrides import OptionError, Options, key
 from bridge.errors import UserError
 
 MINUTE = 60  # seconds
+WITHOUT_LIMIT = f"with a deadline Slurm wants a time limit that ends before it: set {key('timelimit')}, or activeDeadlineSeconds"
 _FIELDS = frozenset(field.name for field in fields(JobSpec))
 
 
@@ -315,7 +316,9 @@ def _doubts(group: Group, options: Options) -> list[str]:
     owner = grouping.owner_ref(pod)
     if owner is not None and group.workload is None:
         doubts.append(f"{owner.kind} {pod.namespace}/{owner.name} is not there: its annotations don't count")
-    if options.user_limit is None:
+    if options.user_limit is None and options.deadline:
+        doubts.append(WITHOUT_LIMIT)
+    elif options.user_limit is None:
         doubts.append(
             f"no time limit: neither {key('timelimit')} nor activeDeadlineSeconds is set;"
             " the partition's default counts"

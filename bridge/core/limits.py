@@ -97,10 +97,15 @@ def told(facts: Facts, record: JobRecord) -> str:
 
 def early(facts: Facts, record: JobRecord) -> str:
     """That the pod ends before its limit; "" = it doesn't."""
-    if record.time_limit is None or record.reason in TOO_LONG or not _bare(facts, record):
+    limit = record.time_limit
+    if limit is None or record.reason in TOO_LONG:
         return ""
-    ahead = _ahead(facts, record.time_limit * 60.0)
-    return f"Slurm allows the job no more than {record.time_limit} min, so the pod is ended {ahead:.0f} s before that"
+    ahead = _ahead(facts, limit * 60.0)
+    if facts.spec is not None and facts.spec.user_limit is None:
+        return f"without a limit of its own the job has {limit} min, and the pod is ended {ahead:.0f} s before that"
+    if not _bare(facts, record):
+        return ""
+    return f"Slurm allows the job no more than {limit} min, so the pod is ended {ahead:.0f} s before that"
 
 
 def _bare(facts: Facts, record: JobRecord) -> bool:

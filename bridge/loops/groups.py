@@ -16,7 +16,7 @@ from dataclasses import replace
 from bridge.apply import WriteDoor
 from bridge.core import held, hostlist
 from bridge.core.breaker import PAUSE, Key
-from bridge.core.jobspec import padded
+from bridge.core.jobspec import WITHOUT_LIMIT, padded
 from bridge.core.lifecycle import decide
 from bridge.core.model import GroupKey, JobId, JobRecord, Pod, Uid, Workload
 from bridge.core.outcomes import Outcome, of_submit
@@ -391,5 +391,7 @@ def _too_long(step: SubmitJob | SubmitHeld, outcome: Outcome, error: BridgeError
 
 def _refusal(step: SubmitJob | SubmitHeld, error: BridgeError) -> str:
     text = f"Slurm refuses the job: {error.said or error}"
+    if error.code in OVER_LIMITS and step.spec.deadline and step.spec.time_limit is None:
+        text += f"; {WITHOUT_LIMIT}"
     avoided = hostlist.compress(step.spec.excluded_nodes)
     return f"{text}; nodes excluded: {avoided}" if avoided else text

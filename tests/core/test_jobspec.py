@@ -214,6 +214,11 @@ def test_what_may_surprise_is_a_warning(
     assert word in found.warnings[0]
 
 
+def test_a_deadline_says_what_it_needs() -> None:
+    (warning,) = spec(pod(noted(deadline="2030-01-01T00:00:00Z"))).warnings
+    assert warning.startswith("with a deadline Slurm wants a time limit that ends before it")
+
+
 @pytest.mark.parametrize("gres", ["gres/gpu=1", "gpu:h100:7", "gres/gpu:a=3,gpu:b:4", "gpu", "gres/nic=8"])
 def test_fewer_gpus_than_the_pod_will_use_are_refused(gres: str) -> None:
     """Slurm would give the others to somebody else."""

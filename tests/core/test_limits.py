@@ -65,3 +65,9 @@ def test_of_a_very_short_limit_half_is_left_to_the_pod() -> None:
     runs = record(FIRST, "RUNNING", started=NOW - 20, ended=NOW + 40, time_limit=1)
     decision = decide(facts(bound(FIRST), sights=(sight(runs),), spec=short))
     assert not [s for s in decision.steps if isinstance(s, DeletePod)]
+
+
+def test_a_pod_that_named_no_limit_is_told_of_the_one_that_its_job_has() -> None:
+    runs = record(FIRST, "RUNNING", started=NOW - 119, ended=NOW + 1, time_limit=2)
+    decision = decide(facts(bound(FIRST, grace=0), sights=(sight(runs),), spec=SPEC))
+    assert "has 2 min, and the pod is ended 30 s before that" in decision.verdict.text
