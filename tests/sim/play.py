@@ -12,6 +12,7 @@ import random
 import tempfile
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -151,8 +152,17 @@ class _Stage:
             if self._now() > deadline:
                 sim.witness.fail(left)
             self._controllers.step()
+            if self._now() > deadline - CALM / 2:
+                self._resume_empty()
             await self._pass(1.0)
         await self._fall_silent()
+
+    def _resume_empty(self) -> None:
+        """A person has looked at nodes that were drained because something might still run there: nothing does."""
+        used = {pod["spec"].get("nodeName") for pod in self._sim.pods()}
+        for node in tuple(self._sim.slurm.nodes.values()):
+            if node.drained and node.name not in used:
+                self._sim.slurm.set_node(replace(node, drained=False))
 
     async def _fall_silent(self) -> None:
         """Requests that are still under way may end; then nothing is written any more."""
