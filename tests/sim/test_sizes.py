@@ -208,6 +208,7 @@ def test_where_another_job_has_the_second_id_other_ids_are_asked_for_and_no_pod_
         first = parts(sim)[0].id
         await sim.crash()
         sim.slurm.lose(first)
+        await sim.settle(5)  # two jobs of one id are told apart by the second of their submit
         other = sim.slurm.native()
         sim.slurm.lose(other.id)
         sim.slurm.add(WorldJob(**{**vars(other), "id": first + 1}))
