@@ -46,7 +46,7 @@ def _gang(
 
 def _pods(scene: Scene, name: str) -> list[Object]:
     """In the order of their indices; those that have ended are left out."""
-    mine = [pod for pod in scene.pods() if pod["metadata"]["labels"].get("job-name") == name]
+    mine = [pod for pod in scene.pods() if pod["metadata"].get("labels", {}).get("job-name") == name]
     alive = [pod for pod in mine if k.phase(pod) in ("Pending", "Running")]
     return sorted(alive, key=lambda pod: int(pod["metadata"]["annotations"][INDEX]))
 
@@ -116,6 +116,28 @@ def test_who_comes_for_a_lost_pod_gets_its_place_in_the_job_that_runs(scene: Sce
     again = eventually("another pod runs in its place", look, HAUNTED)
     assert _places(again) == places
     assert _one_job(scene, again).id == job.id
+
+
+def test_half_a_gang_holds_its_nodes_no_longer_than_its_timeout_and_starts_when_all_can(scene: Scene) -> None:
+    """Slurm knows nothing of a pod of others that fills n2: one of the two gets its node, the other never does."""
+    room = scene.kube.must("GET", "/api/v1/nodes/n2")["status"]["allocatable"]["cpu"]
+    theirs = k.pod("theirs", scheduler="default-scheduler", cpus=room)
+    theirs["spec"]["nodeName"] = "n2"
+    scene.create(theirs)
+    scene.running("theirs")
+    _gang(scene, "half", 2, on=("n1", "n2"), min_nodes="2", gang_timeout="5")
+
+    def seated() -> Object | None:
+        return next((pod for pod in _pods(scene, "half") if k.node_of(pod) == "n1"), None)
+
+    first = eventually("one of the two has its node", seated)
+    assert first is not None
+    gone = scene.last_of(k.uid(first))
+    assert k.shown(gone, "DisruptionTarget")["status"] == "True"
+    scene.no_live_jobs([k.uid(first)])
+    scene.delete("theirs")
+    pods = _running(scene, "half", 2)
+    assert _one_job(scene, pods).uids == {k.uid(pod) for pod in pods}
 
 
 def test_a_gang_restarts_as_a_whole_where_it_wants_that(scene: Scene) -> None:
