@@ -163,16 +163,19 @@ class Families:
     def _vacancies(
         self, family: Family, seats: Iterable[Seat], keys: Iterable[GroupKey]
     ) -> Iterator[Vacancy]:
-        """Of jobs that run, or under which pods run. Where a loss takes all along, nobody comes for a lost one."""
+        """Of jobs that run, or under which pods run, also of one that Slurm has lost: its places are asked for again.
+        Where a loss takes all along, nobody comes for a lost one."""
         for key in sorted(keys):
-            for job in self._live(key):
-                record = self._watcher.records.get(job)
-                members = [seat for seat in seats if key in (seat.named, seat.present)]
-                runs = any(seat.living and seat.pod.node for seat in members)
-                if record is None or record.mark is None or not (runs or is_granted(record.states)):
-                    continue
-                if torn(self._states(job)):
+            members = [seat for seat in seats if key in (seat.named, seat.present)]
+            lost = any(not seat.living and seat.pod.phase != "Succeeded" for seat in members)
+            if family.gang.restart and lost:
+                continue
+            runs = any(seat.living and seat.pod.node for seat in members)
+            known = [r for job in self._live(key) if (r := self._watcher.records.get(job)) is not None]
+            for record in known:
+                if torn(self._states(record.id)):
                     continue  # all that it has places for go with the part that ended
-                lost = any(not seat.living and seat.pod.phase != "Succeeded" for seat in members)
-                if not (family.gang.restart and lost):
+                if record.mark is not None and (runs or is_granted(record.states)):
                     yield Vacancy(group=key, tasks=record.tasks or len(record.mark.uids))
+            if runs and not known and generation_of(key):
+                yield Vacancy(group=key, tasks=family.gang.wanted)

@@ -117,11 +117,13 @@ def haunted(facts: Facts) -> float:
 
 
 def roll(facts: Facts, record: JobRecord) -> Iterator[Step]:
-    """The job's mark names who came for a lost member."""
+    """The job's mark names who came for a lost member, once there is a place."""
     mark = record.mark
     if mark is None or facts.group.gang is None or not is_granted(record.states):
         return
-    here = [m.pod for m in at_home(facts)]
+    home = at_home(facts)
+    full = record.tasks is not None and len(home) > record.tasks
+    here = [m.pod for m in home if m.pod.node or not full]
     attempt = max(mark.attempt, *(of_pod(pod).number for pod in here), 0)
     if attempt == mark.attempt and all(pod.uid in mark.uids for pod in here):
         return

@@ -28,7 +28,11 @@ def applied(scene: Scene, sample: Path) -> Iterator[None]:
         scene.kubectl("apply", "-f", str(sample))
         yield
     finally:
-        words = "--wait=false", "--cascade=background", "--ignore-not-found"  # of one that was applied in part
+        words = (
+            "--wait=false",
+            "--cascade=background",
+            "--ignore-not-found",
+        )  # of one that was applied in part
         scene.kubectl("delete", "-f", str(sample), *words)
 
 
