@@ -261,3 +261,17 @@ def test_who_runs_gets_its_place_back_though_that_of_a_lost_member_went_to_other
         await sim.until(lambda: running(sim, late), 100)
 
     play(tmp_path, scene, bootGrace=0.0)
+
+
+def test_gangs_that_want_to_restart_do_so_however_many_at_once(tmp_path: Path) -> None:
+    """Their own rule and pods that Kubernetes says are lost: the breaker has nothing to doubt."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        gangs = [Gang(sim, f"g{i}", 2, gpus=0, on_member_failure="restart-gang").pods() for i in range(14)]
+        await sim.until(lambda: all(all_run(sim, names) for names in gangs), 60)
+        for lost, _ in gangs:
+            sim.kubelet.finish(lost, 1)
+        await sim.until(lambda: not any(running(sim, name) for _, name in gangs), 5)
+
+    play(tmp_path, scene)
