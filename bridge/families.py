@@ -7,6 +7,7 @@ decides). A cache like all of memory: after a restart, lists, annotations and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from bridge.core import grouping
 from bridge.core.attempt import of_pod
@@ -15,6 +16,7 @@ from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, family_uid
 from bridge.core.grouping.owners import chain
 from bridge.core.model import Gang, GroupKey, JobId, Mark, Pod, States, Uid, is_ended, is_granted, torn
 from bridge.kube.store import Store
+from bridge.names import GANG_ANNOTATION
 from bridge.slurm.watch import JobWatcher
 
 
@@ -79,8 +81,17 @@ class Families:
         """What is wanted of a group of a gang; None for a pod on its own."""
         family, complete = self._families.get(family_uid(key)), bool(generation_of(key))
         if family is not None and (family.kind, family.name) == (key.kind, key.name):
-            return family.gang.as_of(complete=complete)
+            return replace(
+                family.gang, complete=complete, wanted=max(1, family.gang.wanted - self._beside(key))
+            )
         return wishes.UNKNOWN.as_of(complete=True) if complete else None  # its workload is not there any more
+
+    def _beside(self, key: GroupKey) -> int:
+        """Pods of the family that run, and are of other jobs."""
+        exist = self._store.pods.ours
+        pods = (exist[uid] for uid in self._pods[family_uid(key)] if uid in exist)
+        run = (pod for pod in pods if pod.node and not pod.ended and not pod.deleted)
+        return sum(1 for pod in run if pod.annotations.get(GANG_ANNOTATION, "") != generation_of(key))
 
     def job_changed(self, job: JobId) -> None:
         """Remembers whom it names."""

@@ -48,8 +48,12 @@ def broken(facts: Facts, running: Sequence[Member]) -> str:
     lost = [m.pod.ref for m in facts.members if m not in running]
     if lost:
         return f"pod {lost[0]} went before its gang started"
-    whole = digest(m.pod.uid for m in running) == generation_of(facts.group.key)
-    return "" if whole else "a pod went before its gang started"
+    if digest(m.pod.uid for m in running) != generation_of(facts.group.key):
+        return "a pod went before its gang started"
+    gang, key = facts.group.gang, facts.group.key
+    if gang.at_least or len(running) >= gang.wanted:
+        return ""
+    return f"{key.kind} {key.name} was made larger before its pods started: {gang.wanted} of them now"
 
 
 def passed_on(facts: Facts, record: JobRecord) -> bool:

@@ -275,3 +275,53 @@ def test_gangs_that_want_to_restart_do_so_however_many_at_once(tmp_path: Path) -
         await sim.until(lambda: not any(running(sim, name) for _, name in gangs), 5)
 
     play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("first", ["size", "pods"])
+def test_a_gang_that_is_made_larger_while_it_waits_starts_as_one_job_of_all(
+    tmp_path: Path, first: str
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.held = True
+        sim.start()
+        gang = Gang(sim, "g", 2)
+        names = gang.pods()
+        await sim.until(lambda: live(sim), 10)
+        (before,) = live(sim)
+
+        def grow() -> None:
+            sim.kube.storage.patch("jobs", "default", "g", {"spec": {"parallelism": 4, "completions": 4}})
+
+        if first == "size":
+            grow()
+            await sim.until(lambda: not live(sim), 10)
+            assert "2 of 4 are there" in condition(sim, names[0], JOB)["message"]
+        names += [gang.pod(2), gang.pod(3)]
+        if first == "pods":
+            grow()
+        await sim.until(lambda: live(sim) and live(sim)[0].id != before.id, 20)
+        sim.slurm.held = False
+        await sim.until(lambda: all_run(sim, names), 20)
+        (job,) = live(sim)
+        assert job.tasks == 4
+
+    play(tmp_path, scene, fastPath=False)
+
+
+def test_a_gang_beside_pods_of_its_job_that_run_already_is_not_taken_for_too_small(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        gang = Gang(sim, "g", 2)
+        names = gang.pods()
+        await sim.until(lambda: all_run(sim, names), 10)
+        sim.slurm.held = True
+        sim.kube.storage.patch("jobs", "default", "g", {"spec": {"parallelism": 3, "completions": 3}})
+        late = gang.pod(2)
+        await sim.until(lambda: len(live(sim)) == 2, 20)
+        await sim.settle(30)
+        jobs = {job.id for job in live(sim)}
+        sim.slurm.held = False
+        await sim.until(lambda: running(sim, late), 20)
+        assert {job.id for job in live(sim)} == jobs
+
+    play(tmp_path, scene, fastPath=False)
