@@ -171,6 +171,13 @@ class Families:
             named = present  # it had a job of its own before it was of a gang
         return Seat(pod=pod, exists=pod.uid in self._store.pods.ours, named=named, present=present)
 
+    def _ended(self, key: GroupKey, members: Iterable[Seat]) -> bool:
+        """By the record of its own job, which had nodes: its places are not asked for again."""
+        jobs = {job for seat in members for job in self._named.get(seat.pod.uid, ())}
+        records = (self._watcher.records.get(job) for job in jobs)
+        mine = (r for r in records if r is not None and r.mark is not None and r.mark.group == key)
+        return any(record.nodes and is_ended(self._states(record.id)) for record in mine)
+
     def _vacancies(
         self, family: Family, seats: Iterable[Seat], keys: Iterable[GroupKey]
     ) -> Iterator[Vacancy]:
@@ -188,5 +195,5 @@ class Families:
                     continue  # all that it has places for go with the part that ended
                 if record.mark is not None and (runs or is_granted(record.states)):
                     yield Vacancy(group=key, tasks=record.tasks or len(record.mark.uids))
-            if runs and not known and generation_of(key):
+            if runs and not known and generation_of(key) and not self._ended(key, members):
                 yield Vacancy(group=key, tasks=family.gang.wanted)

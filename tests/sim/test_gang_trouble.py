@@ -325,3 +325,28 @@ def test_a_gang_beside_pods_of_its_job_that_run_already_is_not_taken_for_too_sma
         assert {job.id for job in live(sim)} == jobs
 
     play(tmp_path, scene, fastPath=False)
+
+
+def test_who_comes_for_a_lost_member_of_a_gang_whose_job_has_ended_is_not_deleted_with_it(
+    tmp_path: Path,
+) -> None:
+    """A NODE_FAIL counts after the grace only; meanwhile the job has no place for anybody."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        gang = Gang(sim, "g", 2, gpus=0)
+        names = gang.pods()
+        await sim.until(lambda: all_run(sim, names), 10)
+        (job,) = live(sim)
+        sim.slurm.restart()
+        await sim.settle(5)
+        sim.kubelet.finish(names[1], 1)
+        sim.slurm.end(job.id, "NODE_FAIL")
+        await sim.settle(5)
+        late = gang.pod(1)
+        await sim.until(lambda: running(sim, late), 30)
+        assert running(sim, names[0])
+        await sim.until(lambda: not running(sim, names[0]), 400)
+        assert running(sim, late)
+
+    play(tmp_path, scene)
