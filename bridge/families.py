@@ -7,6 +7,7 @@ decides). A cache like all of memory: after a restart, lists, annotations and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from bridge.core import grouping
 from bridge.core.attempt import of_pod
@@ -15,6 +16,7 @@ from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, family_uid
 from bridge.core.grouping.owners import chain
 from bridge.core.model import Gang, GroupKey, JobId, Mark, Pod, States, Uid, is_ended, is_granted, torn
 from bridge.kube.store import Store
+from bridge.names import GANG_ANNOTATION
 from bridge.slurm.watch import JobWatcher
 
 
@@ -79,8 +81,17 @@ class Families:
         """What is wanted of a group of a gang; None for a pod on its own."""
         family, complete = self._families.get(family_uid(key)), bool(generation_of(key))
         if family is not None and (family.kind, family.name) == (key.kind, key.name):
-            return family.gang.as_of(complete=complete)
+            return replace(
+                family.gang, complete=complete, wanted=max(1, family.gang.wanted - self._beside(key))
+            )
         return wishes.UNKNOWN.as_of(complete=True) if complete else None  # its workload is not there any more
+
+    def _beside(self, key: GroupKey) -> int:
+        """Pods of the family that run, and are of other jobs."""
+        exist = self._store.pods.ours
+        pods = (exist[uid] for uid in self._pods[family_uid(key)] if uid in exist)
+        run = (pod for pod in pods if pod.node and not pod.ended and not pod.deleted)
+        return sum(1 for pod in run if pod.annotations.get(GANG_ANNOTATION, "") != generation_of(key))
 
     def job_changed(self, job: JobId) -> None:
         """Remembers whom it names."""
@@ -160,19 +171,29 @@ class Families:
             named = present  # it had a job of its own before it was of a gang
         return Seat(pod=pod, exists=pod.uid in self._store.pods.ours, named=named, present=present)
 
+    def _ended(self, key: GroupKey, members: Iterable[Seat]) -> bool:
+        """By the record of its own job, which had nodes: its places are not asked for again."""
+        jobs = {job for seat in members for job in self._named.get(seat.pod.uid, ())}
+        records = (self._watcher.records.get(job) for job in jobs)
+        mine = (r for r in records if r is not None and r.mark is not None and r.mark.group == key)
+        return any(record.nodes and is_ended(self._states(record.id)) for record in mine)
+
     def _vacancies(
         self, family: Family, seats: Iterable[Seat], keys: Iterable[GroupKey]
     ) -> Iterator[Vacancy]:
-        """Of jobs that run, or under which pods run. Where a loss takes all along, nobody comes for a lost one."""
+        """Of jobs that run, or under which pods run, also of one that Slurm has lost: its places are asked for again.
+        Where a loss takes all along, nobody comes for a lost one."""
         for key in sorted(keys):
-            for job in self._live(key):
-                record = self._watcher.records.get(job)
-                members = [seat for seat in seats if key in (seat.named, seat.present)]
-                runs = any(seat.living and seat.pod.node for seat in members)
-                if record is None or record.mark is None or not (runs or is_granted(record.states)):
-                    continue
-                if torn(self._states(job)):
+            members = [seat for seat in seats if key in (seat.named, seat.present)]
+            lost = any(not seat.living and seat.pod.phase != "Succeeded" for seat in members)
+            if family.gang.restart and lost:
+                continue
+            runs = any(seat.living and seat.pod.node for seat in members)
+            known = [r for job in self._live(key) if (r := self._watcher.records.get(job)) is not None]
+            for record in known:
+                if torn(self._states(record.id)):
                     continue  # all that it has places for go with the part that ended
-                lost = any(not seat.living and seat.pod.phase != "Succeeded" for seat in members)
-                if not (family.gang.restart and lost):
+                if record.mark is not None and (runs or is_granted(record.states)):
                     yield Vacancy(group=key, tasks=record.tasks or len(record.mark.uids))
+            if runs and not known and generation_of(key) and not self._ended(key, members):
+                yield Vacancy(group=key, tasks=family.gang.wanted)

@@ -27,7 +27,7 @@ from bridge.core.jobspec import Rule
 from bridge.core.model import Group, GroupKey, JobSpec, Pod
 from bridge.errors import UserError
 from bridge.kube import manifests, view, workload_view
-from bridge.kube.beside import NAMED, POD, Beside, kind_of
+from bridge.kube.beside import NAMED, POD, READ, Beside, kind_of
 from bridge.kube.manifests import Batch, Object
 from bridge.slurm import translate as wire
 
@@ -206,10 +206,11 @@ def _made(source: _Source, beside: Beside) -> _Made | Entry:
         beside.add(found.owners)
         return _Made(source=source, batches=found.batches)
     what = f"{obj.get('apiVersion')} {obj.get('kind')}"
-    kinds = ", ".join(name for _, name in manifests.KINDS)
-    note = f"skipped: {what}: translate reads Pod, {kinds}"
-    if kind_of(obj) in NAMED:
-        note = f"{what}: what it says counts for the pods that name it"
+    kinds = [name for _, name in manifests.KINDS]
+    note = f"skipped: {what}: translate reads Pod, {', '.join(kinds)}"
+    if kind_of(obj) in READ and obj["kind"] not in kinds:  # else a version of it that is not read
+        whose = "the pods that name it" if kind_of(obj) in NAMED else "what it controls"
+        note = f"{what}: what it says counts for {whose}"
     return Entry(where=source.where, notes=(note,))
 
 

@@ -13,6 +13,7 @@ from bridge.candidates import Candidates
 from bridge.config import JobSettings
 from bridge.core import attempt as attempts
 from bridge.core import grouping
+from bridge.core.changed import stamped
 from bridge.core.facts import Member, Refusal
 from bridge.core.fit import EVERYWHERE, Fit
 from bridge.core.grouping.owners import Chain, chain
@@ -109,7 +110,7 @@ class Translator:
                 attempt=number.number,
                 undivided=undivided,
             )
-            answer = _Answer(question, spec)
+            answer = _Answer(question, stamped(spec))
         except UserError as error:
             answer = _Answer(question, None, str(error))
         self._answers[group.key] = answer

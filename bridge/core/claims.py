@@ -9,17 +9,17 @@ everybody, and has a minute to start.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from bridge.core import devices, held
+from bridge.core import devices, gangs, held
 from bridge.core.attempt import of_pod
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.ends import drains, end_doubles, end_pods, evidence, recalled, restarted
 from bridge.core.facts import ClaimRefused, Facts, Member, Sight
 from bridge.core.ledger import holding, started
 from bridge.core.limits import rest, resumed
-from bridge.core.model import JobId, JobRecord, JobSpec, KubeNode, Pod, SlurmNode
+from bridge.core.model import JobId, JobRecord, JobSpec, KubeNode, Mark, Pod, SlurmNode, Uid
 from bridge.core.steps import Decision, DrainNode, EndJob, SetConditions, Step, SubmitJob
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError
@@ -65,7 +65,8 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
     told = () if facts.boot_grace and refused is None else _tell(facts, running, text)
     fresh = refused is not None and refused.age < FRESH
     settled = not (facts.boot_grace or facts.wanted)
-    if refused is not None and refused.taken >= REFUSALS and fresh and settled:
+    late = gangs.unbound(running)  # the first answer was about their places, too
+    if refused is not None and refused.taken >= REFUSALS + bool(late) and fresh and settled:
         lost = f"job {sight.id} vanished from Slurm, and others hold its place now: {refused.text}"
         return end_pods(facts, running, _gone(sight), Verdict(Reason.JOB_ENDED, lost))
     if refused is not None and refused.age < (pause := _pause(facts, refused)):
@@ -93,8 +94,9 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         )
         return Decision(verdict=verdict, steps=astray, reads=tuple(s.id for s in under_way), again=2.0)
     nodes = _nodes_of(facts, running)
-    pods = [pod for pod, _ in _placed(facts, running)]
-    wanted = None if facts.spec is None else _claimed(facts.spec, facts.ran or sight.record, pods, nodes)
+    pods = [pod for pod, _ in _seats(facts, running)]
+    asks = _without(facts.spec, {m.pod.uid for m in running}.difference(pod.uid for pod in pods))
+    wanted = None if asks is None else _claimed(asks, facts.ran or sight.record, pods, nodes)
     if facts.held and wanted is not None and nodes:
         asked = held.submit(facts, resumed(wanted, left), told)
         return replace(asked, verdict=verdict)
@@ -211,19 +213,37 @@ def _tell(facts: Facts, running: list[Member], text: str) -> tuple[Step, ...]:
     return tuple(SetConditions(pod=pod, conditions=(shown,)) for pod in told)
 
 
+def _seats(facts: Facts, running: list[Member]) -> list[tuple[Pod, KubeNode]]:
+    """Where the pods sit; of a gang also who has been sent to its node, and the places of lost ones for who came for
+    them, unless others have those."""
+    gang = facts.group.gang is not None
+    sent = NODE_ANNOTATION if gang else ""
+    found = [(m.pod, m.pod.node or KubeNode(m.pod.annotations.get(sent, ""))) for m in running]
+    seats = [(pod, node) for pod, node in found if node]
+    if gang and not (facts.claim_refused and facts.claim_refused.taken):
+        lost = (m.pod.node for m in facts.members if m.pod.node and m not in running)
+        seats += zip((pod for pod, node in found if not node), lost, strict=False)
+    return seats
+
+
+def _without(spec: JobSpec | None, outside: Collection[Uid]) -> JobSpec | None:
+    """The same job, whose mark does not name those that it has no place for."""
+    if spec is None or not outside:
+        return spec
+
+    def unnamed(mark: Mark) -> Mark:
+        named = [one for one in zip(mark.uids, mark.pods, strict=True) if one[0] not in outside]
+        return replace(mark, uids=tuple(uid for uid, _ in named), pods=tuple(ref for _, ref in named))
+
+    return spec.each(lambda one: replace(one, mark=unnamed(one.mark)))
+
+
 def _nodes_of(facts: Facts, running: list[Member]) -> tuple[SlurmNode, ...]:
-    """Where the pods sit, as Slurm calls it; of a gang each pod's, in its order, also of one that has been sent there;
-    () if a node has no twin."""
+    """Where they sit, as Slurm calls it; of a gang each pod's, in its order; () if a node has no twin."""
     names = {node.name: slurm for slurm, node in facts.nodes.items()}
-    placed = [node for _, node in _placed(facts, running)]
+    placed = [node for _, node in _seats(facts, running)]
     held = placed if facts.group.gang is not None else dict.fromkeys(placed)
     return tuple(names[name] for name in held) if all(name in names for name in held) else ()
-
-
-def _placed(facts: Facts, running: list[Member]) -> list[tuple[Pod, KubeNode]]:
-    sent = NODE_ANNOTATION if facts.group.gang is not None else ""
-    found = ((m.pod, m.pod.node or KubeNode(m.pod.annotations.get(sent, ""))) for m in running)
-    return [(pod, node) for pod, node in found if node]
 
 
 def _free_id(facts: Facts, sight: Sight) -> JobId | None:

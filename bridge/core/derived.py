@@ -74,6 +74,15 @@ def _amounts(group: Group) -> demand.Amounts:
     return demand.largest(asked)
 
 
+def gpus(group: Group, settings: JobSettings) -> int:
+    """How many kubelet gives to one pod at most, as far as Slurm can count them."""
+    try:
+        text, _ = demand.gres(_amounts(group), settings.gresByResource)
+    except UserError:
+        return 0
+    return devices.wanted(text)
+
+
 def disk_mib(group: Group, settings: JobSettings) -> int | None:
     """MiB of temporary disk that a node must have for any pod of the group; None = Slurm isn't asked for it."""
     if not settings.temporaryDisk:

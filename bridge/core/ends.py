@@ -156,6 +156,7 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
         bool((record.states | torn(record.states)) & ORDINARY_ENDS)
         or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
     )
+    ordinary = ordinary or verdict.reason is Reason.MEMBER_LOST  # its owner's own rule
     freed = verdict.reason is Reason.JOB_ENDED or not record.states
     lost = [m.pod for m in running if m.out_of_reach and freed]
     going = [m.pod for m in running if not m.pod.deleted]

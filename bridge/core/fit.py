@@ -210,6 +210,16 @@ def _compares(value: str, operator: str, bound: str) -> bool:
     return int(value) > int(bound) if operator == "Gt" else int(value) < int(bound)
 
 
+def shared_port(pods: Iterable[Pod]) -> HostPort | None:
+    """One that two of them want, so that they can't be on one node."""
+    used: list[HostPort] = []
+    for pod in pods:
+        if (port := _conflict(pod.constraints.ports, used)) is not None:
+            return port
+        used += pod.constraints.ports
+    return None
+
+
 def _conflict(wanted: Iterable[HostPort], used: Collection[HostPort]) -> HostPort | None:
     """One of the ports that another has on the same address, or on every one."""
     return next((port for port in wanted if any(_same(port, other) for other in used)), None)

@@ -48,8 +48,12 @@ def broken(facts: Facts, running: Sequence[Member]) -> str:
     lost = [m.pod.ref for m in facts.members if m not in running]
     if lost:
         return f"pod {lost[0]} went before its gang started"
-    whole = digest(m.pod.uid for m in running) == generation_of(facts.group.key)
-    return "" if whole else "a pod went before its gang started"
+    if digest(m.pod.uid for m in running) != generation_of(facts.group.key):
+        return "a pod went before its gang started"
+    gang, key = facts.group.gang, facts.group.key
+    if gang.at_least or len(running) >= gang.wanted:
+        return ""
+    return f"{key.kind} {key.name} was made larger before its pods started: {gang.wanted} of them now"
 
 
 def passed_on(facts: Facts, record: JobRecord) -> bool:
@@ -117,11 +121,13 @@ def haunted(facts: Facts) -> float:
 
 
 def roll(facts: Facts, record: JobRecord) -> Iterator[Step]:
-    """The job's mark names who came for a lost member."""
+    """The job's mark names who came for a lost member, once there is a place."""
     mark = record.mark
     if mark is None or facts.group.gang is None or not is_granted(record.states):
         return
-    here = [m.pod for m in at_home(facts)]
+    home = at_home(facts)
+    full = record.tasks is not None and len(home) > record.tasks
+    here = [m.pod for m in home if m.pod.node or not full]
     attempt = max(mark.attempt, *(of_pod(pod).number for pod in here), 0)
     if attempt == mark.attempt and all(pod.uid in mark.uids for pod in here):
         return

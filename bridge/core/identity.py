@@ -30,6 +30,8 @@ def render(mark: Mark) -> str:
         ours["over"] = True
     if mark.sizes:
         ours["sizes"] = list(mark.sizes)
+    if mark.asks:
+        ours["asks"] = mark.asks
     return json.dumps({"pods": list(mark.pods), "bridge": ours}, separators=(",", ":"))
 
 
@@ -52,6 +54,7 @@ def parse(text: str) -> Mark | None:
             grace=int(ours.get("grace", 30)),
             over=ours.get("over") is True,
             sizes=tuple(str(size) for size in ours.get("sizes", ())),
+            asks=str(ours.get("asks", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 
 from bridge.config import JobSettings
-from bridge.core import derived, environment, grouping, overrides, packing, sizes
+from bridge.core import derived, environment, fit, grouping, overrides, packing, sizes
 from bridge.core.grouping.owners import merged, whose
 from bridge.core.model import Group, JobSpec, Mark, Pod, SlurmNode
 from bridge.core.overrides import OptionError, Options, key
@@ -234,7 +234,7 @@ def _answer(group: Group, settings: JobSettings) -> _Answer:
     options = _node_counts(group, _at_least(options, settings))
     return _Answer(
         options=options,
-        why={**_DEFAULT_RULES, **(_OF_A_GANG if group.gang is not None else {}), **why},
+        why={**_DEFAULT_RULES, **(_of_a_gang(group) if group.gang is not None else {}), **why},
         warnings=(*options.warnings, *warnings, *_doubts(group, options)),
     )
 
@@ -253,6 +253,12 @@ _OF_A_GANG = {
     "nodes_min": "one node at least; whole nodes: one for each pod",
     "nodes_max": "as many nodes as pods at most",
 }
+
+
+def _of_a_gang(group: Group) -> dict[str, str]:
+    if (port := fit.shared_port(group.pods)) is not None:
+        return dict.fromkeys(_OF_A_GANG, f"host port {port} of its pods: one for each pod")
+    return _OF_A_GANG
 
 
 def _defaults(group: Group, settings: JobSettings) -> dict[str, str]:
@@ -279,9 +285,8 @@ def _node_counts(group: Group, options: Options) -> Options:
     """A count that one side alone gives moves the other, which nobody gave, out of its way."""
     low, high = options.nodes_min or 1, options.nodes_max or 1
     if group.gang is not None:
-        return packing.node_counts(
-            len(group.pods), options, _object(group, options.sources["nodes_min"], key("min-nodes"))
-        )
+        whose = _object(group, options.sources["nodes_min"], key("min-nodes"))
+        return packing.node_counts(len(group.pods), options, whose, fit.shared_port(group.pods))
     if low > high and options.sources["nodes_max"] == "defaults":
         return replace(options, nodes_max=low)
     if low > high:

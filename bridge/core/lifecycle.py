@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bridge.core import attempt as attempts
-from bridge.core import gangs, held, takeover
+from bridge.core import changed, gangs, held, takeover
 from bridge.core.conditions import job_condition, waiting_job, worth_writing
 from bridge.core.ends import END_TEXT, Exit, drains, end_doubles, end_pods, exit_of, recalled, taken_away
 from bridge.core.facts import PATIENCE, Facts, Member, Sight
@@ -167,7 +167,9 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
         steps = _waits(facts, pods, verdict).steps if facts.known_for > PATIENCE else ()
         return Decision(verdict=verdict, steps=steps, again=0.2)
     if facts.refusal is not None:
-        return _refused(facts, pods, facts.refusal.text, facts.refusal.retry_in)
+        return changed.impossible(facts, pods) or _refused(
+            facts, pods, facts.refusal.text, facts.refusal.retry_in
+        )
     if not facts.slurm_fresh:
         return _unavailable(facts, pods)
     unread = [s for s in facts.sights.values() if s.states is not None and s.record is None]
@@ -225,6 +227,8 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
         return Decision(verdict=Verdict(Reason.QUEUED, f"reading job {holder.id}"), reads=(holder.id,))
     if not holder.live or torn(record.states):
         return _ended_before_bound(facts, pods, record)
+    if (given_up := changed.overtaken(facts, pods, record)) is not None:
+        return given_up
     if is_granted(record.states) and not record.nodes:  # our own immediate allocation, not read yet
         return Decision(verdict=Verdict(Reason.QUEUED, f"reading job {holder.id}"), reads=(holder.id,))
     if is_granted(record.states):

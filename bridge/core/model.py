@@ -274,6 +274,7 @@ class Mark:
     grace: int = 30  # seconds, the longest of the group's pods
     over: bool = False  # containers of these pods are known dead: written before we cancel the job
     sizes: tuple[str, ...] = ()  # of the pods of each component, in Slurm's order; () = one job for all
+    asks: str = ""  # a digest of what the pods asked for then (core.changed); "" = not told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

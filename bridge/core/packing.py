@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from bridge.core import devices
+from bridge.core.constraints import HostPort
 from bridge.core.model import JobSpec
 from bridge.core.overrides import Options, key
 from bridge.errors import UserError
@@ -16,8 +18,9 @@ from bridge.errors import UserError
 BY_PERSON = ("owner", "pod")  # layers of annotations
 
 
-def by_task(spec: JobSpec, options: Options) -> JobSpec:
-    """The same by the task; whole nodes, or as many as pods, get like numbers of pods, and memory by the node."""
+def by_task(spec: JobSpec, options: Options, gpus: int = 0) -> JobSpec:
+    """The same by the task; whole nodes, or as many as pods, get like numbers of pods, and memory by the node. Of GPUs
+    by the node each pod gets as many as kubelet gives it, `gpus`, and one at least."""
     memory = memory_of_one = spec.memory_mib
     per_cpu: int | None = None
     if options.sources.get("memory_mib") not in BY_PERSON and memory is not None:
@@ -27,6 +30,9 @@ def by_task(spec: JobSpec, options: Options) -> JobSpec:
     most = math.ceil(spec.tasks / spec.nodes_min) if spec.exclusive or spec.nodes_min == spec.tasks else None
     if most is not None and per_cpu is not None and memory_of_one is not None:
         memory, per_cpu = memory_of_one * most, None  # of whole nodes every CPU would count
+    if by_node and (shared := devices.wanted(spec.gres)):
+        enough = max(1, shared // max(1, gpus))
+        most = enough if most is None else min(most, enough)
     return replace(
         spec,
         memory_mib=memory,
@@ -37,11 +43,17 @@ def by_task(spec: JobSpec, options: Options) -> JobSpec:
     )
 
 
-def node_counts(pods: int, options: Options, whose: str) -> Options:
-    """Whole nodes: one for each pod. Raises UserError for more nodes than pods and for fewest above most."""
+def node_counts(pods: int, options: Options, whose: str, port: HostPort | None = None) -> Options:
+    """Whole nodes: one for each pod; also of pods that use one host port, `port`. Raises UserError for more nodes than
+    pods, for fewest above most, and for fewer nodes than such pods."""
     asked = {field: options.sources.get(field) in BY_PERSON for field in ("nodes_min", "nodes_max")}
     low, high = options.nodes_min or 1, options.nodes_max or pods
-    if options.exclusive and not any(asked.values()):
+    if port is not None and asked["nodes_max"] and high < pods:
+        raise UserError(
+            f"{whose}: {key('max-nodes')}: {high} nodes for {pods} pods that use host port {port};"
+            " allow one for each, or take the host port out"
+        )
+    if port is not None or (options.exclusive and not any(asked.values())):
         return replace(options, nodes_min=pods, nodes_max=pods)
     if low > pods:
         raise UserError(f"{whose}: {key('min-nodes')}: {low} nodes for {pods} pods; ask for {pods} at most")

@@ -143,8 +143,10 @@ class Picture:
         jobs = [job for job in self.own(pod.uid) if job.mark is not None]
         uids = {uid for job in jobs if job.mark is not None for uid in job.mark.uids} - {pod.uid}
         others = [other for other in self.pods if other.uid in uids]
-        late = [one for one in (pod, *others) if not one.node]
-        if others and any(job.started and one.created <= job.started for job in jobs for one in late):
+        went = [other for other in self.gone if other.uid in uids]  # without a node at once
+        late = [one for one in (pod, *others, *went) if not one.node]
+        rest = bool(others or went)
+        if rest and any(job.started and one.created <= job.started for job in jobs for one in late):
             return True
         well = {other.uid for other in others if not other.deleted and other.phase != "Failed"}
         gang = pod.annotations.get(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from bridge.core import devices
 from bridge.core.model import Group, JobRecord, JobSpec, KubeNode, Pod, Slot, SlurmNode, Uid
@@ -35,8 +36,8 @@ def place(
     """One slot a pod. Fewer pods than nodes: the first nodes are used. A gang has as many pods on a node as Slurm gave
     it tasks there, by `spec`.
 
-    Raises PlacementError if the record names no node, a node has no Kubernetes twin, or pods or GPUs don't
-    divide evenly; ProtocolError if a gres text is none that Slurm writes.
+    Raises PlacementError if the record names no node, a node has no Kubernetes twin, or pods don't divide evenly where
+    Slurm doesn't say how many it put on each; ProtocolError if a gres text is none that Slurm writes.
     """
     if not record.nodes:
         raise PlacementError(f"job {record.id}: Slurm names no node for it; it is asked for anew")
@@ -134,8 +135,7 @@ def _evenly(pods: int, record: JobRecord, kube_name: Callable[[SlurmNode], KubeN
     places: list[_Place] = []
     for position, node in enumerate(used):
         gpus = devices.indices(_gres(record, position))
-        share = _share(record, node, len(gpus), per_node)
-        places += _on_node(_twin(record, node, kube_name), gpus, per_node, share)
+        places += _on_node(_twin(record, node, kube_name), gpus, per_node)
     return places
 
 
@@ -156,8 +156,8 @@ def _tasks(
         after = sum(1 for more in room[position + 1 :] if more)  # each was given for one pod at least
         count = min(room[position], max(0, tasks - len(places) - after))
         gpus = devices.indices(_gres(record, position))
-        share = _share(record, node, len(gpus), count) if count and devices.wanted(spec.gres) else each
-        places += _on_node(_twin(record, node, kube_name), gpus, count, share)
+        used = gpus if devices.wanted(spec.gres) else gpus[: count * each]
+        places += _on_node(_twin(record, node, kube_name), used, count)
     return places
 
 
@@ -173,17 +173,11 @@ def _room(position: int, record: JobRecord, spec: JobSpec, gpus_each: int) -> in
     return min(found)
 
 
-def _share(record: JobRecord, node: SlurmNode, gpus: int, pods: int) -> int:
-    share, left = divmod(gpus, pods)
-    if left:
-        raise PlacementError(
-            f"job {record.id}: {gpus} GPUs of node {node} don't spread evenly over {pods} pods"
-        )
-    return share
-
-
-def _on_node(node: KubeNode, gpus: Sequence[int], count: int, each: int) -> list[_Place]:
-    return [_Place(node, devices.spell(gpus[at * each : (at + 1) * each])) for at in range(count)]
+def _on_node(node: KubeNode, gpus: Sequence[int], count: int) -> list[_Place]:
+    """So many places; where the GPUs don't divide, the first have one more."""
+    each, more = divmod(len(gpus), count) if count else (0, 0)
+    starts = [at * each + min(at, more) for at in range(count + 1)]
+    return [_Place(node, devices.spell(gpus[first:last])) for first, last in pairwise(starts)]
 
 
 def _twin(record: JobRecord, node: SlurmNode, kube_name: Callable[[SlurmNode], KubeNode | None]) -> KubeNode:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bridge.config import JobSettings
-from bridge.core import demand
+from bridge.core import demand, derived
 from bridge.core.model import Group, JobSpec, Pod
 from bridge.core.overrides import Options, key
 from bridge.core.packing import BY_PERSON, by_task
@@ -61,7 +61,8 @@ def apart(spec: JobSpec, group: Group, options: Options, settings: JobSettings, 
     sizes: dict[Size, list[Pod]] = {}
     for pod in group.pods:
         sizes.setdefault(of_pod(pod, options, settings), []).append(pod)
-    most = by_task(spec, options)
+    gpus = derived.gpus(group, settings)
+    most = by_task(spec, options, gpus)
     if len(sizes) == 1:
         return replace(most, size=str(next(iter(sizes))))
     all_the_same = "its pods ask for different amounts: Slurm is asked for the most of each, for every pod"
@@ -77,7 +78,7 @@ def apart(spec: JobSpec, group: Group, options: Options, settings: JobSettings, 
         return replace(most, warnings=(*most.warnings, f"{all_the_same}; {why}"))
     mark = replace(spec.mark, sizes=tuple(map(str, sizes)))
     first, *others = (
-        _component(replace(spec, mark=mark), size, pods, options) for size, pods in sizes.items()
+        _component(replace(spec, mark=mark), size, pods, options, gpus) for size, pods in sizes.items()
     )
     others = [replace(one, licenses="") for one in others]  # the job holds them once
     text = f"its pods are of {len(sizes)} sizes: Slurm gives those of different sizes different nodes"
@@ -91,7 +92,7 @@ def _counted_together(options: Options, pods: int) -> str:
     return "min-nodes and max-nodes can't count nodes of several sizes together"
 
 
-def _component(spec: JobSpec, size: Size, pods: list[Pod], options: Options) -> JobSpec:
+def _component(spec: JobSpec, size: Size, pods: list[Pod], options: Options, gpus: int) -> JobSpec:
     count = len(pods)
     asked = replace(
         spec,
@@ -105,4 +106,4 @@ def _component(spec: JobSpec, size: Size, pods: list[Pod], options: Options) -> 
         size=str(size),
         pods=tuple(pod.uid for pod in pods),
     )
-    return by_task(asked, options)
+    return by_task(asked, options, gpus)

@@ -64,10 +64,10 @@ class Beside:
         return replace(work, uid=ref.uid) if ref.uid is not None and _unborn(obj) else work
 
     def written_above(self, obj: Object) -> str | None:
-        """What somebody wrote above the object, the nearest, rather than what a controller made; for people."""
-        found = (
-            one for one in self._above(manifests.namespace(obj), _owners(obj)) if id(one) in self._written
-        )
+        """What somebody wrote above the object, and whose pods are shown, the nearest, rather than what a controller
+        made; for people."""
+        above = self._above(manifests.namespace(obj), _owners(obj))
+        found = (one for one in above if id(one) in self._written and manifests.has_template(one))
         return next(
             (f"{one['kind']} {manifests.namespace(one)}/{manifests.name(one)}" for one in found), None
         )

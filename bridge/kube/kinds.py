@@ -69,4 +69,8 @@ OPTIONAL = (
     OptionalKind(BUILT_IN_GROUP, "Workload", "workloads", ("v1beta1", "v1alpha3", "v1alpha2", "v1alpha1")),
     OptionalKind("apps", "ReplicaSet", "replicasets", ("v1",), bare=True),
     OptionalKind("apps", "StatefulSet", "statefulsets", ("v1",), bare=True),
+    OptionalKind("trainer.kubeflow.org", "TrainJob", "trainjobs", ("v1alpha1",), bare=True),
+    OptionalKind("ray.io", "RayCluster", "rayclusters", ("v1",), bare=True),
+    OptionalKind("ray.io", "RayJob", "rayjobs", ("v1",), bare=True),
+    OptionalKind("ray.io", "RayService", "rayservices", ("v1",), bare=True),
 )

@@ -285,8 +285,17 @@ KINDS: Final[Mapping[tuple[str, str], Callable[[Object], Made]]] = {
 
 def made(obj: Object) -> Made | None:
     """What the controllers make of it; None for a kind without a pod template that we know."""
-    make = KINDS.get((str(obj.get("apiVersion")), str(obj.get("kind"))))
+    make = KINDS.get(_kind(obj))
     return make(obj) if make is not None else None
+
+
+def has_template(obj: Object) -> bool:
+    """A kind with a pod template that we know."""
+    return _kind(obj) in KINDS
+
+
+def _kind(obj: Object) -> tuple[str, str]:
+    return str(obj.get("apiVersion")), str(obj.get("kind"))
 
 
 # --- names ------------------------------------------------------------------------------------------

@@ -126,8 +126,9 @@ def _size(kind: str, spec: WorkloadSpecView, status: WorkloadStatusView, said: b
             return _at_once(spec.parallelism, spec.completions, done)
         case "JobSet":
             over = {one.name: one.succeeded or 0 for one in status.replicated_jobs_status or ()}
-            counts = [(_of_jobs(one, over), _asked(one, said)) for one in spec.replicated_jobs or ()]
-            return sum(n for n, asked in counts if asked) or sum(n for n, _ in counts)
+            jobs = spec.replicated_jobs or ()
+            sizes = (sum(_of_jobs(one, over) for one in jobs if _asked(one, word)) for word in (said, True))
+            return next(filter(None, sizes), 0) or sum(_of_jobs(one, over) for one in jobs)
         case "LeaderWorkerSet":
             return _of_group(spec.leader_worker_template, said)
         case "PodGroup":

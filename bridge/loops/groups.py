@@ -288,6 +288,7 @@ class GroupsLoop:
                 reason=held.REASON,
                 mark=step.spec.mark,
                 partition=step.spec.partition,
+                tasks=step.spec.tasks,
                 required=step.spec.required_nodes,
             )
         )
@@ -308,7 +309,11 @@ class GroupsLoop:
         """What we know without a read: the answer to our own submit."""
         self._watcher.note(
             JobRecord(
-                id=step.id, states=frozenset({state}), mark=step.spec.mark, partition=step.spec.partition
+                id=step.id,
+                states=frozenset({state}),
+                mark=step.spec.mark,
+                partition=step.spec.partition,
+                tasks=step.spec.tasks,
             )
         )
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bridge.config import JobSettings
 from bridge.core import devices
+from bridge.core.constraints import Constraints, HostPort
 from bridge.core.grouping import build
 from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, digest, family_uid, generation_of
 from bridge.core.jobspec import translate
@@ -162,6 +163,28 @@ def test_pods_share_whole_nodes_evenly_and_memory_is_counted_by_the_node() -> No
     assert (found.memory_mib, found.memory_per_cpu) == (300 * 1024, None)
 
 
+@pytest.mark.parametrize(("asked", "own", "most"), [(4, 2, 2), (5, 2, 2), (2, 0, 2), (8, 3, 2)])
+def test_a_node_gets_no_more_pods_than_its_gpus_are_enough_for(asked: int, own: int, most: int) -> None:
+    found = spec(*(member(i, "1", "1Gi", own, gres=f"gres/gpu={asked}") for i in range(4)))
+    assert (found.gres, found.gres_per_task, found.tasks_per_node) == (f"gres/gpu={asked}", "", most)
+
+
+def test_pods_that_use_one_host_port_are_one_on_each_node() -> None:
+    ports = Constraints(ports=(HostPort(8080),))
+    members = [replace(member(i, "1", "1Gi", 0), constraints=ports) for i in range(3)]
+    found = spec(*members)
+    assert (found.nodes_min, found.nodes_max, found.tasks_per_node) == (3, 3, 1)
+    others = [replace(members[0], constraints=Constraints(ports=(HostPort(8081),))), member(1, "1", "1Gi", 0)]
+    assert spec(*others).nodes_min == 1
+
+
+def test_pods_that_use_one_host_port_on_fewer_nodes_are_refused() -> None:
+    ports = Constraints(ports=(HostPort(8080),))
+    members = [replace(member(i, "1", "1Gi", 0, max_nodes="2"), constraints=ports) for i in range(3)]
+    with pytest.raises(UserError, match="max-nodes: 2 nodes for 3 pods that use host port 8080/TCP"):
+        spec(*members)
+
+
 def test_more_nodes_than_pods_are_refused() -> None:
     with pytest.raises(UserError, match="min-nodes: 4 nodes for 2 pods"):
         spec(*(member(i, "1", "1Gi", 0, min_nodes="4") for i in range(2)))
@@ -197,6 +220,24 @@ def test_every_pod_has_a_place_and_no_device_two(found: tuple[list[Pod], JobReco
     assert order == sorted(order)  # ranks follow Slurm's order of nodes
     used = [(slot.node, part) for slot in slots for part in slot.gpus.split(",") if part]
     assert len(set(used)) == len(used)
+
+
+@pytest.mark.parametrize(("tasks", "gpus", "wanted"), [(2, 5, ["0-2", "3-4"]), (3, 4, ["0-1", "2", "3"])])
+def test_gpus_by_the_node_that_do_not_divide_go_to_the_first_in_rank(
+    tasks: int, gpus: int, wanted: list[str]
+) -> None:
+    """Given back, the next grant would be no other, for ever."""
+    members = [member(i, "1", "1Gi", 0, gres=f"gres/gpu={gpus}") for i in range(tasks)]
+    record = JobRecord(
+        id=JobId(7),
+        states=frozenset({"RUNNING"}),
+        nodes=(SlurmNode("n1"),),
+        gres=(f"gpu:h100:{gpus}(IDX:0-{gpus - 1})",),
+        cpus_by_node=(tasks,),
+        tasks=tasks,
+    )
+    slots = place(gang(*members), record, lambda name: KubeNode(name), spec(*members))
+    assert [slot.gpus for slot in slots] == wanted
 
 
 def test_a_job_without_room_for_all_is_given_back() -> None:

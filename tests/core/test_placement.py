@@ -78,7 +78,6 @@ def _numbers(text: str) -> tuple[int, ...]:
         (1, record(), "names no node"),
         (1, record("x1"), "no node of this Kubernetes cluster"),
         (3, record("n1", "n2"), "3 pods don't spread evenly over its 2 nodes"),
-        (2, record("n1", gres=("gpu:3(IDX:0-2)",)), "3 GPUs of node n1 don't spread evenly over 2 pods"),
     ],
 )
 def test_a_grant_that_cannot_hold_the_group_is_named_with_its_job(

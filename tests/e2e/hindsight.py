@@ -53,8 +53,8 @@ def judge(story: Story, kube: Kube, slurm: Slurm, now: float) -> tuple[Violation
     found = violations(present) + placed_by_slurm(replace(present, pods=remembered))
     for pod in story.last:
         # Slurm tells whole seconds: within one, a job may have ended before the pod was deleted, or because of it.
-        if positive_evidence(_deletion(present, pod)):
-            found += positive_evidence(_deletion(present, pod, earlier=1.0))
+        if positive_evidence(_deletion(present, pod, story.last)):
+            found += positive_evidence(_deletion(present, pod, story.last, earlier=1.0))
     return tuple(dict.fromkeys(found))
 
 
@@ -72,14 +72,16 @@ def _bound_at(pod: Pod) -> float:
     return shown.changed if shown is not None else 0.0
 
 
-def _deletion(present: Picture, pod: Pod, earlier: float = 0.0) -> Change:
+def _deletion(present: Picture, pod: Pod, all_pods: Iterable[Pod], earlier: float = 0.0) -> Change:
     """The moment before the bridge deleted it, and after. Without the bridge's condition it was somebody else."""
     said = pod.condition(DISRUPTION_CONDITION)
     if said is None or not said.reason.startswith("Slurm"):
         return Change(before=replace(present, pods=()), after=present)
     jobs = tuple(_as_of(job, said.changed - earlier) for job in present.jobs)
-    before = replace(present, now=said.changed, pods=(replace(pod, deleted=0.0),), jobs=jobs)
-    return Change(before=before, after=replace(before, pods=()))
+    there = (p for p in all_pods if p.created <= said.changed and p.uid != pod.uid)
+    others = tuple(replace(other, deleted=0.0) for other in there)  # the rest of a gang may be why
+    before = replace(present, now=said.changed, pods=(replace(pod, deleted=0.0), *others), jobs=jobs)
+    return Change(before=before, after=replace(before, pods=others))
 
 
 def _as_of(job: JobRecord, moment: float) -> JobRecord:

@@ -37,6 +37,7 @@ class Job:
     memory: int  # MiB of its node
     time_limit: int  # minutes
     tasks: int
+    cpus: int  # of all its nodes
 
     @property
     def stillborn(self) -> bool:
@@ -184,6 +185,7 @@ def _job(raw: dict[str, Any]) -> Job:
         memory=raw["memory_per_node"]["number"],
         time_limit=raw["time_limit"]["number"],
         tasks=raw["tasks"]["number"],
+        cpus=raw["cpus"]["number"],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -25,6 +26,8 @@ from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.real
 
+TRAIN_JOBS = ("trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs")
+RAY_CLUSTERS = ("ray.io/v1", "RayCluster", "rayclusters")
 LWS = "leaderworkerset.sigs.k8s.io/"
 
 
@@ -201,3 +204,33 @@ def test_pods_of_a_built_in_pod_group_are_one_job(scene: Scene) -> None:
             made["spec"]["schedulingGroup"] = {"podGroupName": "group"}
             scene.create(made)
         _one_job(scene, scene.all_running(3))
+
+
+def test_what_a_trainjob_says_counts_for_the_pods_of_the_jobset_that_it_made(scene: Scene) -> None:
+    with applied(scene, TRAIN_JOBS, "tune", {}, {"gang": "true", "comment": "from the TrainJob"}) as path:
+        made = _made_by(scene, path, "tune", JOBSETS)
+        made["spec"] = {"replicatedJobs": [one_of("node", 1, 3)]}
+        scene.kubectl("create", "-f", "-", stdin=json.dumps(made))
+        assert _one_job(scene, scene.all_running(3)).comment == "from the TrainJob"
+
+
+def test_the_pods_of_a_ray_cluster_that_name_its_pod_group_are_one_job_as_the_cluster_says(
+    scene: Scene,
+) -> None:
+    with applied(scene, RAY_CLUSTERS, "ray", {}, {"comment": "from the RayCluster"}) as path:
+        group = _made_by(scene, path, "ray", POD_GROUPS)
+        scene.kubectl("create", "-f", "-", stdin=json.dumps(group | {"spec": {"minMember": 3}}))
+        for name in ("ray-head", "ray-worker-1", "ray-worker-2"):
+            pod = k.pod(name)
+            pod["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "ray"}
+            pod["metadata"]["ownerReferences"] = group["metadata"]["ownerReferences"]
+            scene.create(pod)
+        assert _one_job(scene, scene.all_running(3)).comment == "from the RayCluster"
+
+
+def _made_by(scene: Scene, path: str, name: str, what: tuple[str, str, str]) -> Object:
+    """An object that the one at that path controls, as its controller would make it."""
+    above = scene.kube.must("GET", path)
+    owner = {part: above[part] for part in ("apiVersion", "kind")}
+    owner |= {"name": name, "uid": k.uid(above), "controller": True}
+    return {"apiVersion": what[0], "kind": what[1], "metadata": {"name": name, "ownerReferences": [owner]}}

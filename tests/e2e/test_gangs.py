@@ -7,7 +7,7 @@ import pytest
 from tests.e2e import kube as k
 from tests.e2e.kube import Object
 from tests.e2e.scene import HAUNTED, Scene
-from tests.e2e.slurm import Job
+from tests.e2e.slurm import Job, parse_indices
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.real
@@ -16,7 +16,14 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def _gang(
-    scene: Scene, name: str, size: int, *, gpus: int = 0, on: tuple[str, ...] = (), **wishes: str
+    scene: Scene,
+    name: str,
+    size: int,
+    *,
+    gpus: int = 0,
+    port: int = 0,
+    on: tuple[str, ...] = (),
+    **wishes: str,
 ) -> None:
     """An indexed Job of so many pods at once that asks for a gang."""
     options = (
@@ -25,6 +32,8 @@ def _gang(
         | {w.replace("_", "-"): t for w, t in wishes.items()}
     )
     pod = k.pod("worker", gpus=gpus)
+    if port:
+        pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": port}]
     scene.kube.must(
         "POST",
         scene.jobs_path,
@@ -46,7 +55,7 @@ def _gang(
 
 def _pods(scene: Scene, name: str) -> list[Object]:
     """In the order of their indices; those that have ended are left out."""
-    mine = [pod for pod in scene.pods() if pod["metadata"]["labels"].get("job-name") == name]
+    mine = [pod for pod in scene.pods() if pod["metadata"].get("labels", {}).get("job-name") == name]
     alive = [pod for pod in mine if k.phase(pod) in ("Pending", "Running")]
     return sorted(alive, key=lambda pod: int(pod["metadata"]["annotations"][INDEX]))
 
@@ -84,6 +93,26 @@ def test_gpus_that_are_asked_for_by_the_node_are_spread_evenly_over_its_pods(sce
     assert _places(_running(scene, "spread", 2)) == [("n1", "0-1"), ("n1", "2-3")]
 
 
+def test_gpus_by_the_node_that_do_not_divide_are_enough_for_every_pod_there(scene: Scene) -> None:
+    _gang(scene, "odd", 3, gpus=2, on=("n1", "n2"), gres="gres/gpu=5")
+    pods = _running(scene, "odd", 3)
+    job = _one_job(scene, pods)
+    per_node: dict[str, list[set[int]]] = {}
+    for node, gpus in _places(pods):
+        per_node.setdefault(node, []).append(parse_indices(gpus))
+    assert all(len(gpus) >= 2 for all_of in per_node.values() for gpus in all_of)
+    assert sorted(len(all_of) for all_of in per_node.values()) == [1, 2]
+    assert not any(first & second for first, second in (v for v in per_node.values() if len(v) == 2))
+    assert len(scene.real_jobs_of(job.uids)) == 1
+
+
+def test_pods_of_a_gang_that_use_one_host_port_are_one_on_each_node(scene: Scene) -> None:
+    _gang(scene, "served", 3, port=18090)
+    pods = _running(scene, "served", 3)
+    assert len({k.node_of(pod) for pod in pods}) == 3
+    assert len(scene.real_jobs_of(_one_job(scene, pods).uids)) == 1
+
+
 def test_two_gangs_that_need_more_than_half_each_start_one_after_the_other(scene: Scene) -> None:
     _gang(scene, "one", 3, gpus=4, on=("n1", "n2"))  # room for four such pods
     _gang(scene, "two", 3, gpus=4, on=("n1", "n2"))
@@ -116,6 +145,28 @@ def test_who_comes_for_a_lost_pod_gets_its_place_in_the_job_that_runs(scene: Sce
     again = eventually("another pod runs in its place", look, HAUNTED)
     assert _places(again) == places
     assert _one_job(scene, again).id == job.id
+
+
+def test_half_a_gang_holds_its_nodes_no_longer_than_its_timeout_and_starts_when_all_can(scene: Scene) -> None:
+    """Slurm knows nothing of a pod of others that fills n2: one of the two gets its node, the other never does."""
+    room = scene.kube.must("GET", "/api/v1/nodes/n2")["status"]["allocatable"]["cpu"]
+    theirs = k.pod("theirs", scheduler="default-scheduler", cpus=room)
+    theirs["spec"]["nodeName"] = "n2"
+    scene.create(theirs)
+    scene.running("theirs")
+    _gang(scene, "half", 2, on=("n1", "n2"), min_nodes="2", gang_timeout="5")
+
+    def seated() -> Object | None:
+        return next((pod for pod in _pods(scene, "half") if k.node_of(pod) == "n1"), None)
+
+    first = eventually("one of the two has its node", seated)
+    assert first is not None
+    gone = scene.last_of(k.uid(first))
+    assert k.shown(gone, "DisruptionTarget")["status"] == "True"
+    scene.no_live_jobs([k.uid(first)])
+    scene.delete("theirs")
+    pods = _running(scene, "half", 2)
+    assert _one_job(scene, pods).uids == {k.uid(pod) for pod in pods}
 
 
 def test_a_gang_restarts_as_a_whole_where_it_wants_that(scene: Scene) -> None:

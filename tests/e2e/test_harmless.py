@@ -35,6 +35,36 @@ def test_while_the_bridge_is_away_pods_of_others_run_and_ours_wait(scene: Scene)
     scene.running("open")
 
 
+@pytest.fixture
+def urgent(scene: Scene) -> Iterator[str]:
+    """A PriorityClass above that of every other pod here."""
+    classes, name = "/apis/scheduling.k8s.io/v1/priorityclasses", f"urgent-{scene.namespace}"
+    scene.kube.must("POST", classes, {"metadata": {"name": name}, "value": 1_000_000})
+    yield name
+    scene.kube.must("DELETE", f"{classes}/{name}")
+
+
+def test_a_pod_of_the_highest_priority_evicts_nobody_and_goes_where_there_is_room(
+    scene: Scene, urgent: str
+) -> None:
+    """Slurm knows nothing of pods of others: it grants a node on which kube-scheduler finds no room."""
+    node = scene.kube.must("GET", "/api/v1/nodes/n1")
+    theirs = k.pod("theirs", scheduler="default-scheduler", cpus=node["status"]["allocatable"]["cpu"])
+    theirs["spec"]["nodeName"] = "n1"
+    uid = scene.create(theirs)
+    scene.running("theirs")
+    blocker = scene.slurm.sbatch("--exclusive", "--nodelist=n2")
+    scene.job_becomes(blocker, "RUNNING")
+    ours = k.pod("ours", options=scene.only("n1", "n2"))
+    ours["spec"]["priorityClassName"] = urgent
+    scene.create(ours)
+    scene.when("ours", "is granted n1", lambda pod: k.annotation(pod, k.NODE) == "n1")
+    scene.slurm.scancel(blocker)
+    assert k.node_of(scene.running("ours", within=90)) == "n2"
+    assert k.uid(scene.get("theirs")) == uid
+    assert not scene.get("theirs")["metadata"].get("deletionTimestamp")
+
+
 def test_the_sweep_ends_orphans_and_nothing_else(scene: Scene) -> None:
     slurm, cluster = scene.slurm, scene.kube.cluster_id()
     first = OUR_IDS[0] + int(scene.namespace[-6:], 16)

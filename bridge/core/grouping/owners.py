@@ -50,6 +50,10 @@ class Chain:
         """The first of that kind that counts, by its API group."""
         return next((work for work in self.workloads if (work.group, work.kind) == (group, kind)), None)
 
+    def over(self, work: Workload) -> tuple[Workload, ...]:
+        """What is weaker than that one, nearest first: what stands above it."""
+        return tuple(reversed(self.workloads[: self.workloads.index(work)]))
+
 
 def chain(pod: Pod, lookup: Lookup) -> Chain:
     """All that counts for the pod as far as it is known, and the first that should be there and isn't."""

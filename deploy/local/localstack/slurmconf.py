@@ -95,6 +95,8 @@ SlurmctldParameters=enable_configless
 
 def _tuned(stack: Stack) -> str:
     trixie = stack.options.suite == "trixie"
+    # Where a job's `extra` is read as a selector, ours must be taken all the same.
+    selectors = "" if trixie else "extra_constraints,"
     return f"""\
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
@@ -107,7 +109,7 @@ MaxJobCount=50000
 MinJobAge={stack.options.min_job_age}
 SlurmctldParameters=enable_job_state_cache
 # Starts a job within half a second of its submission instead of two.
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,default_queue_depth=1000
+SchedulerParameters={selectors}batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,default_queue_depth=1000
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 """
