@@ -75,11 +75,12 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMark:
-    """What we write into the comment of an external node: whose it is, and whether the drain in force is the mirror's."""
+    """What we write into the comment of an external node."""
 
     cluster: str
     node: KubeNode
-    drained: bool = False
+    drained: bool = False  # the drain in force is the mirror's
+    topology: str = ""  # that we set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,6 @@ class Pair:
     named: bool = False  # a live job, or one that waits for exactly this node, names it
     differs_for: float = 0.0  # since its size was first seen to be another one than Slurm's
     silent_for: float = 0.0  # since Slurm was first seen not to reach it
-    boot_age: float | None = None  # since its boot id changed under our eyes; None = it has not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +140,16 @@ class Around:
     kube_age: float  # since Kubernetes' nodes and pods were last known in full
     slurm_age: float  # since all Slurm nodes were last read
     boot_age: float  # since slurmctld's boot time changed under our eyes
+    boot_grace: float = 300.0
     min_job_age: float = 300.0  # how long slurmctld remembers a job that ended
     partitions: frozenset[str] | None = None  # that Slurm has; None = not known
     many_lost: bool = False  # so many bridged nodes lack a record that Slurm may have lost its list
     gres_by_resource: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def young(self) -> bool:
+        """slurmctld has just come up: what it lacks, or doesn't reach, is not lost."""
+        return self.boot_age < self.boot_grace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +161,10 @@ class Outlook:
     steps: tuple[NodeStep, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     drained_by: str = ""  # "bridge", "operator", or who else; "" = nobody
+    differs: str = (
+        ""  # in which sizes both sides differ; `Pair.differs_for` counts from when this was first said
+    )
+    hint: str = ""  # what an admin should set
     excluded: str = ""  # why our jobs must not get it, beside what core.fit knows
     again: float | None = None  # seconds; None = the next event
 
@@ -167,7 +177,13 @@ def mark(comment: str) -> NodeMark | None:
     cluster, node = ours.get("cluster"), ours.get("node")
     if not isinstance(cluster, str) or not isinstance(node, str):
         return None
-    return NodeMark(cluster=cluster, node=KubeNode(node), drained=ours.get("drained") is True)
+    topology = ours.get("topology")
+    return NodeMark(
+        cluster=cluster,
+        node=KubeNode(node),
+        drained=ours.get("drained") is True,
+        topology=topology if isinstance(topology, str) else "",
+    )
 
 
 def marked(comment: str, new: NodeMark) -> str:
@@ -178,6 +194,8 @@ def marked(comment: str, new: NodeMark) -> str:
     ours: dict[str, Any] = {"v": 1, "cluster": new.cluster, "node": new.node}
     if new.drained:
         ours["drained"] = True
+    if new.topology:
+        ours["topology"] = new.topology
     return json.dumps(body | {"bridge": ours}, separators=(",", ":"))
 
 
