@@ -232,8 +232,8 @@ class NodeSettings(_Group):
     )
     taintUnavailable: bool = Field(
         True,
-        description="Nodes that somebody drained, stopped or reserved in Slurm get a NoSchedule taint, which pods of ours "
-        "tolerate.",
+        description="Nodes that somebody drained, stopped or reserved in Slurm get a NoSchedule taint, which our "
+        "pods tolerate.",
     )
     drainTaints: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         (
@@ -249,8 +249,8 @@ class NodeSettings(_Group):
         0.1,
         gt=0,
         le=1,
-        description="Share of all nodes, at least two, that may be drained within five minutes as they are not Ready or "
-        "reject pods; beyond that it is only told.",
+        description="Share of all nodes, at least two, that may be drained within five minutes as they are not "
+        "Ready or reject pods; beyond that it is only told.",
     )
     recreationShare: float = Field(
         0.05, gt=0, le=1, description="Share of external nodes, at least one, that are re-created at a time."
