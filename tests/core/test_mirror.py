@@ -51,6 +51,7 @@ def test_a_cordon_drains_with_our_reason_in_one_look_and_an_uncordon_lifts_it(wo
     assert drain.reason == "slurm-bridge: cordoned in Kubernetes"
     assert isinstance(event, NotifyNode)
     world.settle()
+    assert not any(t.key == UNAVAILABLE_TAINT for t in world.nodes[K1].taints), "others may go there"
     world.kubernetes(K1, cordoned=False)
     assert [type(s) for s in world.look()] == [UndrainNode]
     world.settle()
@@ -144,7 +145,18 @@ def test_the_reason_of_a_node_that_somebody_stopped_is_not_written_over(
     assert world.records[N1].states >= states
 
 
-def test_a_drain_that_keeps_devices_from_a_second_user_waits_for_a_person(world: World) -> None:
+def test_a_failed_node_is_not_undrained_as_slurm_would_take_that_for_its_repair(world: World) -> None:
+    world.kubernetes(K1, cordoned=True)
+    world.settle()
+    world.change(N1, states=world.records[N1].states | {"FAIL"})
+    world.kubernetes(K1, cordoned=False)
+    assert not [s for s in world.settle() if isinstance(s, UndrainNode)]
+
+
+@pytest.mark.parametrize("make", [record, by_hand, operated])
+def test_a_drain_that_keeps_devices_from_a_second_user_waits_for_a_person(make: type) -> None:
+    world = World.of(kube("n1", labels={EXTERNAL_NODE_LABEL: ""} if make is record else {}), make("n1"))
+    world.settle()
     reason = "slurm-bridge: node not Ready; containers of default/train-0 may still run"
     world.drain(N1, reason, user="slurm")
     world.kubernetes(K1, cordoned=True)

@@ -160,6 +160,7 @@ def test_a_topology_that_only_slurm_knows_stays(world: World) -> None:
 
 def test_a_difference_within_the_tolerance_changes_nothing(world: World) -> None:
     world.others[K1] = (other("agent", "n1", requests={"cpu": "3", "memory": "10Gi"}),)
+    world.look()
     world.now += 10_000
     assert world.settle() == []
 
