@@ -21,9 +21,13 @@ from bridge.core.verdict import Reason, Verdict
 from bridge.errors import UserError
 from bridge.names import DRAIN_PREFIX, EXTERNAL_NODE_LABEL
 
+_REASONS = {Cause.UNSTARTABLE: Reason.PODS_DO_NOT_START, Cause.DEAF: Reason.NODE_DEAF}
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
+    """What was found for one node, to be added up."""
+
     steps: tuple[NodeStep, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     again: float | None = None  # seconds
@@ -51,7 +55,7 @@ def differs(found: Circumstances) -> tuple[str, Found]:
     if node is None or not found.settings.externalNodes:
         return "", Found()
     try:
-        size = nodesize.wanted(node, found.pair.others, found.settings, found.around.gres_by_resource)
+        size = nodesize.wanted(node, found.pair.taken, found.settings, found.around.gres_by_resource)
     except UserError as error:
         return "", said(Reason.NODE_REFUSED, str(error))
     text = nodesize.difference(found.record, size, found.settings.nodeTolerance)
@@ -109,7 +113,7 @@ def drained(found: Circumstances, present: Sequence[Present], known: NodeMark | 
     for step in steps:
         if isinstance(step, DrainNode) and pair.node is not None and not step.over:
             cause = drains.cause_of(step.reason)
-            reason = Reason.PODS_DO_NOT_START if cause is Cause.UNSTARTABLE else Reason.NODE_DRAINED
+            reason = _REASONS.get(cause, Reason.NODE_DRAINED) if cause else Reason.NODE_DRAINED
             if cause is not Cause.CLEARING:
                 told = Verdict(reason, f"drained in Slurm: {step.reason.removeprefix(DRAIN_PREFIX).strip()}")
                 notice = NotifyNode(node=pair.node.name, uid=pair.node.uid, verdict=told)
@@ -127,7 +131,7 @@ def drained(found: Circumstances, present: Sequence[Present], known: NodeMark | 
 
 
 def _why_not(one: Present) -> Reason:
-    return Reason.HELD_BACK if one.cause in drains.LIMITED else Reason.NODE_WAITS
+    return Reason.HELD_BACK if one.cause in drains.LIMITED else _REASONS.get(one.cause, Reason.NODE_WAITS)
 
 
 def _detail(one: Present) -> str:

@@ -89,7 +89,7 @@ def _with_slurmd(outlook: Outlook, found: Circumstances) -> tuple[Outlook, Found
         decided += said(Reason.NODE_REFUSED, text)
     together = (found.record, *pair.siblings)
     try:
-        hint = nodesize.hint(together, pair.node, pair.others)
+        hint = nodesize.hint(together, pair.node, pair.taken)
     except UserError as error:
         decided += said(Reason.NODE_REFUSED, str(error))
         hint = ""
@@ -116,7 +116,7 @@ def _registration(node: Node, pair: Pair, around: Around, settings: NodeSettings
     if waits := external.missing(node, pair, around, settings):
         return said(Reason.NODE_WAITS, waits)
     try:
-        size = nodesize.wanted(node, pair.others, settings, around.gres_by_resource)
+        size = nodesize.wanted(node, pair.taken, settings, around.gres_by_resource)
         conf = registration.conf(pair.name, node, size, settings, around.partitions)
         return external.registered(size, node, pair, around, conf)
     except UserError as error:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any
 
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode, States, Uid
@@ -111,9 +112,8 @@ class Pair:
     siblings: tuple[NodeRecord, ...] = ()  # further slurmds on the same Kubernetes node
     former: tuple[SlurmNode, ...] = ()  # other records whose mark names this Kubernetes node: it has moved
     refused: str = ""  # why nobody can say which two belong together; then nothing is done
-    others: tuple[
-        Pod, ...
-    ] = ()  # pods on it that are not Slurm's and have not ended, slurmd's own among them
+    others: tuple[Pod, ...] = ()  # on it, not Slurm's, not ended; slurmd's own are among them
+    taken: Mapping[str, Fraction] = field(default_factory=dict)  # what these ask for: `nodesize.taken`
     failures: tuple[StartFailure, ...] = ()
     unfree: str = ""  # why what ran there may run on: no drain of ours is lifted meanwhile
     named: bool = False  # a live job, or one that waits for exactly this node, names it

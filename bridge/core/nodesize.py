@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from bridge.config import NodeSettings
 from bridge.core import demand, quantity
@@ -33,24 +34,35 @@ class Size:
         return f"{self.cpus} CPUs, {self.memory_mib} MiB{devices}"
 
 
-def holdable(node: Node, others: Iterable[Pod]) -> Mapping[str, Fraction]:
+Amounts = Mapping[str, Fraction]
+
+
+def taken(others: Iterable[Pod]) -> Amounts:
+    """What pods that are not Slurm's ask for, together. Raises UserError for an amount that can't be read."""
+    sums: dict[str, Fraction] = {}
+    for pod in others:
+        for name, amount in demand.requested(pod).items():
+            sums[name] = sums.get(name, Fraction(0)) + amount
+    return sums
+
+
+def holdable(node: Node, taken: Amounts) -> Amounts:
     """Resource → what is left for pods of ours, in the resource's own unit.
 
     Raises UserError for an amount that can't be read: nothing is concluded from a guess.
     """
-    left = {name: quantity.parse(text, f"{node.name}: {name}") for name, text in node.allocatable.items()}
-    for pod in others:
-        for name, amount in demand.requested(pod).items():
-            if name in left:
-                left[name] = max(left[name] - amount, Fraction(0))
-    return left
+    has = {name: _amount(text, f"{node.name}: {name}") for name, text in node.allocatable.items()}
+    return {name: max(amount - taken.get(name, 0), Fraction(0)) for name, amount in has.items()}
 
 
-def wanted(
-    node: Node, others: Iterable[Pod], settings: NodeSettings, gres_by_resource: Mapping[str, str]
-) -> Size:
+@lru_cache(maxsize=4096)
+def _amount(text: str, field: str) -> Fraction:
+    return quantity.parse(text, field)
+
+
+def wanted(node: Node, taken: Amounts, settings: NodeSettings, gres_by_resource: Mapping[str, str]) -> Size:
     """Raises UserError where nothing is left, or it can't be read."""
-    left = holdable(node, others)
+    left = holdable(node, taken)
     cpus = math.floor(left.get("cpu", 0)) - settings.nodeHeadroomCpus
     memory = math.floor(left.get("memory", Fraction(0)) / quantity.MIB) - settings.nodeHeadroomMemoryMiB
     if cpus < 1 or memory < 1:
@@ -92,9 +104,9 @@ def difference(record: NodeRecord, size: Size, tolerance: float) -> str:
     return ", ".join(found)
 
 
-def hint(records: Sequence[NodeRecord], node: Node, others: Iterable[Pod]) -> str:
+def hint(records: Sequence[NodeRecord], node: Node, taken: Amounts) -> str:
     """What makes slurmd offer no more than kubelet can hold; "" = it doesn't. Raises UserError as `holdable`."""
-    left = holdable(node, others)
+    left = holdable(node, taken)
     cpus, memory = math.floor(left.get("cpu", 0)), math.floor(left.get("memory", Fraction(0)) / quantity.MIB)
     offered = sum(r.cpus - r.reserved_cores * r.threads for r in records)
     offered_mib = sum(r.memory_mib - r.reserved_mib for r in records)

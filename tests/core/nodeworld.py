@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge.config import NodeSettings
-from bridge.core import mirror, pairs
+from bridge.core import mirror, nodesize, pairs
 from bridge.core.constraints import Constraints, Taint, Toleration
 from bridge.core.model import Condition, Container, KubeNode, Node, Pod, Resources, SlurmNode, Uid
 from bridge.core.nodes import Around, NodeMark, NodeRecord, Outlook, Pair, StartFailure, marked
@@ -164,6 +164,7 @@ class World:
             replace(
                 pair,
                 others=self.others.get(pair.node.name, ()) if pair.node else (),
+                taken=nodesize.taken(self.others.get(pair.node.name, ()) if pair.node else ()),
                 failures=self.failures.get(pair.node.name, ()) if pair.node else (),
                 unfree=self.unfree.get(pair.name, ""),
                 named=pair.name in self.named,

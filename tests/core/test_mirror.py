@@ -11,6 +11,7 @@ from bridge.core.drains import Cause, cause_of
 from bridge.core.mirror import mirror
 from bridge.core.model import KubeNode, SlurmNode
 from bridge.core.nodes import Kind, Room
+from bridge.core.reflection import evicted
 from bridge.core.steps import (
     DeleteNode,
     DrainNode,
@@ -23,7 +24,7 @@ from bridge.core.steps import (
 )
 from bridge.core.verdict import Reason
 from bridge.names import EXTERNAL_NODE_LABEL, MANAGED_NODE_TAINT, SLURM_NODENAME_LABEL, UNAVAILABLE_TAINT
-from tests.core.nodeworld import World, by_hand, kube, operated, record, slurmd, tainted
+from tests.core.nodeworld import World, by_hand, kube, operated, other, record, slurmd, tainted
 
 N1, K1 = SlurmNode("n1"), KubeNode("n1")
 
@@ -336,6 +337,27 @@ def test_a_node_whose_slurmd_pod_does_not_tolerate_a_taint_gets_none() -> None:
     world.others[K1] = (slurmd("gpu-0", "n1"),)
     world.settle()
     assert {t.key for t in world.nodes[K1].taints} == {MANAGED_NODE_TAINT, UNAVAILABLE_TAINT}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"namespace": "kube-system"}, {"priority_class": "system-node-critical"}]
+)
+def test_a_taint_that_would_evict_a_pod_of_the_system_is_not_set(changes: dict[str, str]) -> None:
+    world = World.of(kube("n1"), record("n1"))
+    world.settings = world.settings.model_copy(update={"taintEffect": "NoExecute"})
+    world.others[K1] = (other("cni", "n1", tolerates=False, **changes), other("dcgm", "n1"))
+    world.settle()
+    assert world.nodes[K1].taints == ()
+    assert f"it would evict {world.others[K1][0].ref}" in world.see()[N1].verdicts[0].text
+    world.others[K1] = (other("web", "n1", tolerates=False),)
+    taint = Taint(MANAGED_NODE_TAINT, "slurm-bridge", "NoExecute")
+    assert evicted(taint, world.others[K1]) == world.others[K1]
+    world.settle()
+    assert world.nodes[K1].taints == (taint,)
+
+
+def test_a_taint_that_lets_running_pods_be_evicts_nobody() -> None:
+    assert evicted(Taint(MANAGED_NODE_TAINT, "", "NoSchedule"), (other("web", "n1", tolerates=False),)) == ()
 
 
 # --- whose nodes ------------------------------------------------------------------------------------

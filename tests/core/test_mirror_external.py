@@ -10,7 +10,7 @@ from bridge.core import registration
 from bridge.core.drains import Cause, cause_of
 from bridge.core.model import KubeNode, SlurmNode
 from bridge.core.nodes import mark
-from bridge.core.nodesize import Size, counts, difference
+from bridge.core.nodesize import Size, counts, difference, wanted
 from bridge.core.steps import DeleteNode, DrainNode, NodeStep, RegisterNode, SetNodeTaints, UpdateNode
 from bridge.core.verdict import Reason
 from bridge.errors import UserError
@@ -372,6 +372,4 @@ def test_amounts_that_cannot_be_read_conclude_nothing(world: World) -> None:
 
 
 def _size(allocatable: dict[str, str]) -> Size:
-    from bridge.core.nodesize import wanted
-
-    return wanted(kube("n1", allocatable=allocatable), (), SETTINGS, {})
+    return wanted(kube("n1", allocatable=allocatable), {}, SETTINGS, {})
