@@ -94,6 +94,8 @@ def in_place(found: Circumstances) -> tuple[NodeMark, Found]:
         try:
             features = registration.other_features(record, node, settings, found.around.partitions)
             topology = registration.other_topology(record, node, own)
+            if late := registration.not_yet_in(record, node, settings):
+                trouble = said(Reason.NODE_WAITS, late)
         except UserError as error:
             trouble = said(Reason.NODE_REFUSED, str(error))
     if topology is not None:

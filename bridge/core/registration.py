@@ -101,6 +101,14 @@ def other_features(
     return names if names is not None and set(names) != set(record.features) else None
 
 
+def not_yet_in(record: NodeRecord, node: Node, settings: NodeSettings) -> str:
+    """Slurm looks at its NodeSets only when a node comes or goes, or at a reconfigure."""
+    missing = sorted(set(features(node, settings, None) or ()) - set(record.partitions))
+    if not missing or not record.partitions:
+        return ""
+    return f"not in partition {', '.join(missing)} yet: if its NodeSet is right, scontrol reconfigure puts it there"
+
+
 def other_topology(record: NodeRecord, node: Node, known: NodeMark) -> str | None:
     """To be set, "" = cleared; None = it is right. What somebody set in Slurm stays where the node says nothing."""
     units = topology(node)

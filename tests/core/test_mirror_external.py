@@ -150,6 +150,15 @@ def test_features_and_topology_change_in_place_and_once(world: World) -> None:
     assert world.records[N1].topology == ""
 
 
+def test_a_partition_that_slurm_has_not_given_the_node_yet_is_told(world: World) -> None:
+    """Slurm looks at NodeSets only when a node comes or goes."""
+    world.kubernetes(K1, annotations={NODE_PARTITIONS_ANNOTATION: "bridge,big"})
+    world.settle()
+    assert "not in partition big yet" in texts(world)
+    world.change(N1, partitions=("big", "bridge"))
+    assert texts(world) == ""
+
+
 def test_a_topology_that_only_slurm_knows_stays(world: World) -> None:
     world.change(N1, topology="default:leaf7")
     assert world.look() == []
@@ -297,6 +306,18 @@ def test_a_node_that_comes_back_before_it_was_deleted_goes_on(world: World) -> N
     world.settle()
     assert not world.records[N1].drained
     assert world.look() == []
+
+
+def test_a_node_that_is_being_deleted_is_drained_and_its_record_goes_with_it(world: World) -> None:
+    world.kubernetes(K1, deleted=1.0)
+    world.settle()
+    assert cause_of(world.records[N1].reason) is Cause.DELETED
+    del world.nodes[K1]
+    (step,) = world.look()
+    assert isinstance(step, DrainNode)
+    assert step.over == "slurm-bridge: being deleted in Kubernetes"
+    world.settle()
+    assert not world.records
 
 
 def test_a_node_in_slurm_conf_is_not_deleted(world: World) -> None:
