@@ -136,7 +136,7 @@ class WriteDoor:
                             f"node {away} is Ready: its kubelet says what becomes of its containers"
                         )
                     return None
-                if await self._slurm.drain(node_name, reason):
+                if await self._slurm.nodes.drain(node_name, reason):
                     log.warning("node drained", node=node_name, why=reason)
             case Nominate(pod=pod, node=node, conditions=conditions):
                 return await self._kube.patch_pod_status(pod, nominated=node, conditions=conditions)

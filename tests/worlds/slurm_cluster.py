@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -44,8 +44,9 @@ class Cluster:
         self.held = False  # True: the scheduler starts nothing
         self.start_delay = 0.0  # seconds from submit to start
         self.clock = clock
+        self.nodes_changed = clock()
         self.came_up = self.booted = clock()  # the second as it tells: no two starts within one second
-        self._external = external
+        self.external = external  # it has nodes without slurmd, and jobs without a process
         self._min_job_age = min_job_age
         self.on_change: Callable[[], None] = lambda: None  # after every change of any job
         self._next_native = 1
@@ -82,7 +83,7 @@ class Cluster:
                 raise Refused(*OVER_LIMIT)
             if too_much:
                 raise Refused(*NOT_NOW)
-            if any(self.nodes[name].drained for name in job.required):
+            if self._closed(job.required):
                 raise Refused(2068, "Required node not available (down, drained or reserved)")
             if self._others_first(job):
                 raise Refused(2013, "Immediate execution impossible, insufficient priority")
@@ -181,7 +182,7 @@ class Cluster:
                     for one in placed:
                         self._start(one)
             for one in whole if placed is None else ():
-                closed = any(self.nodes[name].drained for name in one.required)
+                closed = self._closed(one.required)
                 reason = MAX_WALL if self._too_long(one) else "ReqNodeNotAvail" if closed else "Resources"
                 if one.reason != reason and "PENDING" in one.states:
                     self._put(replace(one, reason=reason))
@@ -218,7 +219,21 @@ class Cluster:
     def set_node(self, node: WorldNode) -> None:
         """Add a node, or replace the one of that name (drain it, resize it)."""
         self.nodes[node.name] = node
+        self.nodes_changed = self.clock()
         self._changes += 1
+        self.on_change()
+
+    def remove_node(self, name: str) -> None:
+        del self.nodes[name]
+        self.nodes_changed = self.clock()
+        self._changes += 1
+        self.on_change()
+
+    def jobs_on(self, name: str) -> list[WorldJob]:
+        return [job for job in self.jobs.values() if name in job.gpus and job.holds]
+
+    def _closed(self, names: Iterable[str]) -> bool:
+        return any(name not in self.nodes or self.nodes[name].closed for name in names)
 
     def start(self, job: JobId, *nodes: str) -> WorldJob:
         """Start a waiting job now, on these nodes (default: first fit)."""
@@ -303,6 +318,12 @@ class Cluster:
     def _put(self, job: WorldJob, *, gone: bool = False) -> None:
         now = self.clock()
         self._changes += 1
+        before = self.jobs.get(job.id)
+        if before is not None and before.holds and (gone or not job.holds):
+            for name in before.gpus.keys() & self.nodes.keys():
+                self.nodes[name] = replace(self.nodes[name], last_busy=now)
+        if job.gpus:
+            self.nodes_changed = now
         if gone:
             self.jobs.pop(job.id, None)
         else:
@@ -369,7 +390,7 @@ class Cluster:
         )
 
     def _check(self, job: WorldJob, body: dict[str, Any]) -> None:
-        if job.external and not self._external:
+        if job.external and not self.external:
             raise Refused(9207, 'Unknown flag "EXTERNAL_JOB"')
         if not job.external and not body.get("script") and not body.get("immediate"):
             raise Refused(9000, "Job script is missing")
@@ -382,13 +403,13 @@ class Cluster:
         names = re.findall(r"gres/(\w+)", body.get("tres_per_node", ""))
         if set(names) - {"gpu"}:
             raise Refused(2072, "Invalid generic resource (gres) specification")
-        if self._external and int(body.get("tasks", 1)) < job.node_count:
+        if self.external and int(body.get("tasks", 1)) < job.node_count:
             raise Refused(2025, "Task count specification invalid")
         fit = [n for n in self.nodes.values() if n.cpus >= job.cpus and n.memory >= job.memory]
         ever = any(n.gpus >= job.gpu_count for n in fit) and "temporary_disk_per_node" not in body
         if job.tasks is not None:
             ever = ever and self._place(replace(job, excluded=frozenset()), empty=True) is not None
-        too_much = self._external and job.cpus > sum(n.cpus for n in self.nodes.values())
+        too_much = self.external and job.cpus > sum(n.cpus for n in self.nodes.values())
         if not ever and not too_much and not body.get("immediate"):
             # As Slurm does: the refusal leaves a record that keeps the id busy.
             self._put(replace(job, states=frozenset({"FAILED"}), reason="BadConstraints", ended=self.clock()))
