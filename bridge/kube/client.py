@@ -18,7 +18,7 @@ import msgspec
 from bridge.core.lease import LeaseRecord
 from bridge.core.model import Condition, KubeNode, Node, Pod, Uid, Workload
 from bridge.errors import BridgeError, ProtocolError
-from bridge.kube import leases, view, workload_view
+from bridge.kube import leases, node_view, view, workload_view
 from bridge.kube.kinds import Kind, pods
 from bridge.kube.wire import (
     JSON,
@@ -107,7 +107,7 @@ class KubeClient:
         return view.pod((await self._call("get", "pods", "GET", _pod_path(namespace, name))).body)
 
     async def node(self, name: KubeNode) -> Node:
-        return view.node((await self._call("get", "nodes", "GET", f"/api/v1/nodes/{quote(name)}")).body)
+        return node_view.node((await self._call("get", "nodes", "GET", f"/api/v1/nodes/{quote(name)}")).body)
 
     async def job(self, namespace: str, name: str) -> Workload:
         path = f"/apis/batch/v1/namespaces/{quote(namespace)}/jobs/{quote(name)}"
