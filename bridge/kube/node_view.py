@@ -5,12 +5,14 @@ What must stay true: a heartbeat of kubelet's changes nothing in a Node, or ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from sys import intern
+from typing import Any
 
 import msgspec
 
+from bridge.core.constraints import Taint
 from bridge.core.model import Condition, KubeNode, Node, Uid
 from bridge.kube import constraints, view
 from bridge.kube.shapes import ConditionView, ListView, MetaView, TaintView
@@ -93,3 +95,46 @@ def _mirrored(conditions: Sequence[ConditionView]) -> Condition | None:
     """Without the time at which it was last written, which says nothing about the node."""
     ours = view.conditions([c for c in conditions if c.type == SLURM_NODE_CONDITION])
     return replace(ours[0], probed=0.0) if ours else None
+
+
+# --- taints as they stand: somebody else's have fields that we don't read ---------------------------
+
+
+class _RawSpecView(msgspec.Struct):
+    taints: list[dict[str, Any]] | None = None
+
+
+class _RawNodeView(msgspec.Struct):
+    metadata: MetaView
+    spec: _RawSpecView | None = None
+
+
+_RAW_NODE = msgspec.json.Decoder(_RawNodeView)
+
+
+def taints(raw: bytes) -> tuple[list[dict[str, Any]], str]:
+    """The node's taints, word for word, and its version."""
+    found = view.read(_RAW_NODE, raw, "node")
+    standing = found.spec.taints if found.spec is not None else None
+    return list(standing or ()), found.metadata.resource_version
+
+
+def with_taints(
+    standing: Sequence[dict[str, Any]], add: Iterable[Taint], remove: Iterable[Taint]
+) -> list[dict[str, Any]]:
+    """One that is added takes the place of the one of its key and effect."""
+    new = {(taint.key, taint.effect): taint for taint in add}
+    gone = {(taint.key, taint.effect) for taint in remove} - new.keys()
+    kept = []
+    for one in standing:
+        which = (one.get("key", ""), one.get("effect", ""))
+        if (other := new.pop(which, None)) is not None and other.value != one.get("value", ""):
+            one = _body(other)
+        if which not in gone:
+            kept.append(one)
+    return kept + [_body(taint) for taint in new.values()]
+
+
+def _body(taint: Taint) -> dict[str, Any]:
+    body = {"key": taint.key, "effect": taint.effect}
+    return body | {"value": taint.value} if taint.value else body
