@@ -283,6 +283,12 @@ class NodeSettings(_Group):
     )
     startFailureWindow: float = Field(600.0, gt=0, description="Seconds.")
 
+    @property
+    def mirrored(self) -> bool:
+        """Something of it is wanted."""
+        told = self.nodeStateToSlurm or self.nodeStateToKubernetes
+        return told or self.externalNodes or self.taintNodes or self.taintUnavailable
+
 
 class Settings(_Group):
     slurm: SlurmSettings = SlurmSettings()

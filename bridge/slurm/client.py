@@ -25,6 +25,7 @@ from bridge.slurm.rights import Rights
 FIRST_WITH_CONF: Final = (
     45  # GET conf, which tells the boot; before that /diag tells when its statistics began
 )
+MIN_JOB_AGE: Final = 300  # Slurm's own default
 PING_TIMEOUT: Final = 2.0  # seconds; 2 ms when all is well, 60 ms when slurmctld is down
 
 
@@ -41,6 +42,7 @@ class SlurmClient(Rest):
         self.rights = Rights(settings.jobIds, self.token)
         self.nodes = NodeRequests(self, settings.readTimeout)
         self.preempts = ""  # PreemptType; "" = not known (before v0.0.45)
+        self.min_job_age = MIN_JOB_AGE  # seconds that slurmctld remembers a job that ended, as far as it says
         self.slurm_time = 0.0  # slurmctld's own clock when it was last asked for its boot time; 0.0 = never
 
     def stranger(self) -> str:
@@ -67,6 +69,7 @@ class SlurmClient(Rest):
             self.slurm_time = float(conf.slurm_conf_meta.LastUpdate)
             self.rights.learn(conf.slurm_conf)
             self.preempts = conf.slurm_conf.PreemptType
+            self.min_job_age = conf.slurm_conf.MinJobAge or MIN_JOB_AGE
         else:
             diag = await self.read("diag/", "diag/", wire.DiagAnswer, lane=self.polls)
             boot = diag.statistics.req_time_start.value

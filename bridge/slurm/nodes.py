@@ -21,6 +21,7 @@ Measured with Slurm 26.05:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -75,18 +76,22 @@ class NodeRequests:
         return record(found)
 
     async def drain(
-        self, name: SlurmNode, reason: str, *, comment: str | None = None, over: str = ""
+        self,
+        name: SlurmNode,
+        reason: str,
+        *,
+        comment: str | None = None,
+        over: Callable[[str], bool] = lambda reason: False,
     ) -> bool:
         """Let nothing more start there. False: somebody has drained it already, and the reason stays theirs.
 
-        `over`: the reason of a drain that this one may replace. `comment` comes with it, or not at all.
+        `over`: may a drain with that reason be replaced? `comment` comes with it, or not at all.
         """
         found = await self.get(name)
-        if "FAIL" in found.states or ("DRAIN" in found.states and (not over or found.reason != over)):
+        if "FAIL" in found.states or ("DRAIN" in found.states and not over(found.reason)):
             return False
-        await self._update(
-            name, {"state": ["DRAIN"], "reason": translate.fitting(reason)} | _given(comment=comment)
-        )
+        body: wire.Body = {"state": ["DRAIN"], "reason": translate.fitting(reason)}
+        await self._update(name, body | _given(comment=comment))
         return True
 
     async def undrain(self, name: SlurmNode, reason: str, *, comment: str | None = None) -> bool:

@@ -158,8 +158,8 @@ async def test_a_drain_of_ours_takes_another_reason_only_over_the_one_that_it_kn
 ) -> None:
     nodes, other = slurm.client.nodes, "slurm-bridge: not ready"
     assert await nodes.drain(node, OURS)
-    assert not await nodes.drain(node, other, over="slurm-bridge: gone")
-    assert await nodes.drain(node, other, over=OURS, comment="c")
+    assert not await nodes.drain(node, other, over=lambda reason: reason != OURS)
+    assert await nodes.drain(node, other, over=lambda reason: reason == OURS, comment="c")
     record = await found(slurm, node)
     assert (record.reason, record.comment) == (other, "c")
     assert await nodes.undrain(node, other, comment="")
