@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from bridge.core.model import JobId, is_ended
+from tests.worlds import slurm_nodes
 from tests.worlds.slurm_jobs import Refused, WorldJob, WorldNode, names_of
 from tests.worlds.slurm_placing import all_placed, layout, placed
 
@@ -24,7 +25,7 @@ _OF_A_GANG = {"memory_per_cpu", "tres_per_task"}
 MAX_WALL = "QOSMaxWallDurationPerJobLimit"
 
 
-class Cluster:
+class Cluster(slurm_nodes.NodeTable):
     """Everything a test may do to Slurm is a public method or attribute here."""
 
     def __init__(
@@ -216,25 +217,6 @@ class Cluster:
         """A job from nowhere, as it stands."""
         self._put(job)
 
-    def set_node(self, node: WorldNode) -> None:
-        """Add a node, or replace the one of that name (drain it, resize it)."""
-        self.nodes[node.name] = node
-        self.nodes_changed = self.clock()
-        self._changes += 1
-        self.on_change()
-
-    def remove_node(self, name: str) -> None:
-        del self.nodes[name]
-        self.nodes_changed = self.clock()
-        self._changes += 1
-        self.on_change()
-
-    def jobs_on(self, name: str) -> list[WorldJob]:
-        return [job for job in self.jobs.values() if name in job.gpus and job.holds]
-
-    def _closed(self, names: Iterable[str]) -> bool:
-        return any(name not in self.nodes or self.nodes[name].closed for name in names)
-
     def start(self, job: JobId, *nodes: str) -> WorldJob:
         """Start a waiting job now, on these nodes (default: first fit)."""
         found = self.get(job)
@@ -318,12 +300,8 @@ class Cluster:
     def _put(self, job: WorldJob, *, gone: bool = False) -> None:
         now = self.clock()
         self._changes += 1
-        before = self.jobs.get(job.id)
-        if before is not None and before.holds and (gone or not job.holds):
-            for name in before.gpus.keys() & self.nodes.keys():
-                self.nodes[name] = replace(self.nodes[name], last_busy=now)
         if job.gpus:
-            self.nodes_changed = now
+            slurm_nodes.used(self, job, gone=gone)
         if gone:
             self.jobs.pop(job.id, None)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,33 @@ WORDS = (
     {"NodeName", "NodeAddr", "State", "CPUs", "Sockets", "SocketsPerBoard", "CoresPerSocket", "ThreadsPerCore"}
     | {"RealMemory", "Gres", "GresConf", "Feature", "Topology"}
 )  # fmt: skip
+
+
+class NodeTable:
+    """The nodes that slurmctld has, part of a Cluster."""
+
+    nodes: dict[str, WorldNode]
+    nodes_changed: float
+    clock: Callable[[], float]
+    on_change: Callable[[], None]
+    _changes: int
+
+    def set_node(self, node: WorldNode) -> None:
+        """Add a node, or replace the one of that name (drain it, resize it)."""
+        self.nodes[node.name] = node
+        self._nodes_changed()
+
+    def remove_node(self, name: str) -> None:
+        del self.nodes[name]
+        self._nodes_changed()
+
+    def _nodes_changed(self) -> None:
+        self.nodes_changed = self.clock()
+        self._changes += 1
+        self.on_change()
+
+    def _closed(self, names: Iterable[str]) -> bool:
+        return any(name not in self.nodes or self.nodes[name].closed for name in names)
 
 
 def shown(node: WorldNode, jobs: list[WorldJob], *, external: bool) -> dict[str, Any]:
@@ -123,6 +151,20 @@ def made(conf: str, now: float) -> WorldNode:
     )
 
 
+def on(cluster: Cluster, name: str) -> list[WorldJob]:
+    """Jobs that hold part of it."""
+    return [job for job in cluster.jobs.values() if name in job.gpus and job.holds]
+
+
+def used(cluster: Cluster, job: WorldJob, *, gone: bool) -> None:
+    """A job with nodes changes, or goes."""
+    now, before = cluster.clock(), cluster.jobs.get(job.id)
+    if before is not None and before.holds and (gone or not job.holds):
+        for name in before.gpus.keys() & cluster.nodes.keys():
+            cluster.nodes[name] = replace(cluster.nodes[name], last_busy=now)
+    cluster.nodes_changed = now
+
+
 def answered(
     cluster: Cluster, method: str, name: str, body: dict[str, Any], since: int | None
 ) -> dict[str, Any] | None:
@@ -143,7 +185,7 @@ def answered(
         return {}
     if name not in cluster.nodes:
         raise Refused(*NO_NODE)
-    node, jobs = cluster.nodes[name], cluster.jobs_on(name)
+    node, jobs = cluster.nodes[name], on(cluster, name)
     if method == "POST":
         cluster.set_node(updated(node, body, busy=bool(jobs), by=cluster.asker, now=now))
         for job in jobs if "DOWN" in body.get("state", ()) else ():
@@ -158,7 +200,7 @@ def answered(
 
 
 def _shown(cluster: Cluster, node: WorldNode) -> dict[str, Any]:
-    return shown(node, cluster.jobs_on(node.name), external=cluster.external)
+    return shown(node, on(cluster, node.name), external=cluster.external)
 
 
 def _unknown(name: str) -> dict[str, Any]:
