@@ -32,6 +32,7 @@ INTERVAL: Final = 0.5  # seconds between two polls: what somebody drains shows i
 HURRIED: Final = 0.05  # the same after a hint
 MAX_INTERVAL: Final = 2.0  # seconds: the longest pause of a leader, and the longest back-off
 SHARE: Final = 0.1  # of the time of one slurmrestd thread, at most, as long as that is no longer pause
+HURRIED_SHARE: Final = 0.5  # the same after a hint: that comes only with what is done to nodes
 WHOLE: Final = 30.0  # seconds: a clock that was set back must not hide what has changed since
 
 log = logging.getLogger("bridge.slurm")
@@ -104,7 +105,8 @@ class NodeWatch:
             else:
                 self.healthy, self.problem, self._failures = True, "", 0
                 taken = self._now() - began
-                await self._rest.take(self._pause(taken, INTERVAL), self._pause(taken, HURRIED))
+                hurried = self._pause(taken, HURRIED, HURRIED_SHARE)
+                await self._rest.take(self._pause(taken, INTERVAL, SHARE), hurried)
 
     async def _look(self) -> None:
         asked = self._now()
@@ -142,10 +144,10 @@ class NodeWatch:
             except Exception:  # a listener's mistake must not cost the others their news
                 log.exception("a listener failed on nodes of Slurm")
 
-    def _pause(self, taken: float, usual: float) -> float:
+    def _pause(self, taken: float, usual: float, share: float) -> float:
         """Seconds until the next poll. The cheaper of two lists counts: one slow answer must not blind us."""
         cost = min(self._costs)
-        interval = max(usual * self.pace, min(cost / SHARE, MAX_INTERVAL))
+        interval = max(usual * self.pace, min(cost / share, MAX_INTERVAL))
         return max(interval - taken, min(cost, MAX_INTERVAL))  # never more than half of the time
 
     def _failed(self, error: Exception) -> float:
