@@ -124,33 +124,7 @@ def test_killed_after_any_write_the_next_bridge_comes_to_the_same_end(tmp_path: 
     stage(tmp_path, scene)
 
 
-# --- nodes of others ---------------------------------------------------------------------------------
-
-
-def operators(name: str) -> str:
-    """The comment that slurm-operator writes on its nodes."""
-    pod = {"namespace": "slurm", "podName": f"slurm-worker-{name}", "node": name}
-    return json.dumps(pod | {"nodeSetName": "worker", "nodeSetUID": "7"})
-
-
-def test_of_a_node_of_slurm_operators_only_the_kubernetes_side_is_written(tmp_path: Path) -> None:
-    async def scene(sim: Simulation) -> None:
-        alter(sim, "n1", external=False, comment=operators("n1"))
-        await asyncio.sleep(5.0)
-        before = slurm(sim, "n1")
-        sim.cordon("n1", True)
-        await asyncio.sleep(5.0)
-        alter(sim, "n1", drained=True, reason="slurm-operator: node is cordoned", reason_by="slurm")
-        await asyncio.sleep(5.0)
-        sim.cordon("n1", False)
-        await asyncio.sleep(30.0)
-        assert slurm(sim, "n1").reason == "slurm-operator: node is cordoned"
-        sim.slurm.set_node(before)
-        await asyncio.sleep(30.0)
-        assert slurm(sim, "n1") == before
-        assert shown(sim, "n1")[0] == "Usable"
-
-    stage(tmp_path, scene)
+# --- nodes of another bridge ---------------------------------------------------------------------------------
 
 
 def test_the_nodes_of_another_clusters_bridge_are_left_alone(tmp_path: Path) -> None:
