@@ -203,10 +203,8 @@ class WriteDoor:
                 if await self._slurm.nodes.undrain(name, reason, comment=comment):
                     log.info("node no longer drained", node=name, was=reason)
             case RegisterNode(node=name, conf=conf):
-                if not await self._slurm.nodes.register(conf):
-                    raise Conflict(
-                        f"Slurm has a node {name} already"
-                    )  # with a comment that is not to be lost
+                if not await self._slurm.nodes.register(conf):  # and perhaps with a comment that others wrote
+                    raise Conflict(f"Slurm has a node {name} already")
                 log.info("node registered", node=name, conf=conf)
             case UpdateNode(node=name, features=features, topology=topology, comment=comment):
                 await self._slurm.nodes.update(name, features=features, topology=topology, comment=comment)

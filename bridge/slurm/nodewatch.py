@@ -68,6 +68,7 @@ class NodeWatch:
         self.missing: Mapping[SlurmNode, Missing] = {}  # listed by an earlier list, and not by the last one
         self._client, self._changed, self._open = client, changed, open
         self._now, self._sleep = monotonic, sleep
+        self._forgotten: dict[SlurmNode, float] = {}  # and when
         self._cluster = ""
         self._asked = -math.inf  # when the question of the last good answer was sent
         self._whole = -math.inf  # the same of the last whole list
@@ -85,7 +86,9 @@ class NodeWatch:
         self._rest.hint()
 
     def forget(self, name: SlurmNode) -> None:
-        """It is gone for good, by our own hand: not missing."""
+        """It is gone for good, by our own hand: not missing. A list that was asked for before still has it."""
+        self._forgotten[name] = self._now()
+        self.nodes = {known: record for known, record in self.nodes.items() if known != name}
         self.missing = {known: missing for known, missing in self.missing.items() if known != name}
 
     async def run(self) -> None:
@@ -128,7 +131,8 @@ class NodeWatch:
             )
         self._cluster = listed.cluster
         before = self.nodes
-        self.nodes = {record.name: record for record in listed.nodes}
+        self._forgotten = {name: when for name, when in self._forgotten.items() if when >= asked}
+        self.nodes = {record.name: record for record in listed.nodes if record.name not in self._forgotten}
         self._whole, self._written = asked, listed.written
         lost = {name: Missing(before[name], asked) for name in before.keys() - self.nodes.keys()}
         still = {

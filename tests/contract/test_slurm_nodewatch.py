@@ -201,6 +201,20 @@ async def test_a_node_that_we_deleted_is_not_missing(watched: Watched) -> None:
     assert not watched.watch.missing
 
 
+async def test_a_list_that_was_asked_for_before_we_deleted_a_node_does_not_bring_it_back(
+    watched: Watched,
+) -> None:
+    await watched.start()
+    listed, asked = await watched.client.nodes.list(), watched.time.now()
+    watched.time.jump(0.1)
+    watched.world.remove_node(K0)
+    watched.watch.forget(K0)
+    watched.watch._publish(listed, asked)
+    assert K0 not in watched.watch.nodes
+    await watched.time.advance(NEWS)
+    assert not watched.watch.missing
+
+
 async def test_nothing_is_asked_while_slurm_cannot_be_polled(watched: Watched) -> None:
     await watched.start()
     watched.open = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.sim.nodes import (
 )
 from tests.sim.simulation import Simulation
 from tests.sim.test_story import running
+from tests.worlds.slurm_faults import Fault, Kind
 
 # --- Kubernetes → Slurm ------------------------------------------------------------------------------
 
@@ -199,24 +201,108 @@ def test_a_machine_that_left_kubernetes_is_drained_at_once_and_leaves_slurm_when
     stage(tmp_path, scene)
 
 
+def relisted(sim: Simulation) -> None:
+    """The watch of nodes ends, and history has no room for where it stood."""
+    sim.kube.cut_watches("nodes")
+    sim.kube.namespace(f"later-{sim.kube.storage.version}")
+    sim.kube.compact()
+
+
 def test_a_node_list_that_lacks_nodes_drains_none_of_them(tmp_path: Path) -> None:
     async def scene(sim: Simulation) -> None:
-        kept = dict(sim.kube.storage.objects["nodes"])
-        sim.kube.compact()
         whole = sim.kube.storage.all
 
         def short(resource: str, namespace: str = "") -> Any:
             return iter(()) if resource == "nodes" else whole(resource, namespace)
 
         sim.kube.storage.all = short  # type: ignore[method-assign]
-        sim.kube.cut_watches("nodes")
+        relisted(sim)
         await asyncio.sleep(120.0)
         sim.kube.storage.all = whole  # type: ignore[method-assign]
-        sim.kube.compact()
-        sim.kube.cut_watches("nodes")
+        relisted(sim)
         await asyncio.sleep(60.0)
-        assert dict(sim.kube.storage.objects["nodes"]).keys() == kept.keys()
         assert not any(node.drained for node in sim.slurm.nodes.values())
+        assert sim.slurm.count("POST node/n1") == 1, "its mark, at the beginning"
+
+    stage(tmp_path, scene)
+
+
+def test_many_machines_that_go_at_once_are_drained_only_after_two_more_looks(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        for name in list(sim.slurm.nodes):
+            alter(sim, name, last_busy=sim.wall())
+            sim.kube.storage.delete("nodes", "", name, {})
+        await asyncio.sleep(8.0)
+        assert sum(node.drained for node in sim.slurm.nodes.values()) == 10
+        await sim.until(lambda: all(node.drained for node in sim.slurm.nodes.values()), 60.0)
+        await sim.until(lambda: not sim.slurm.nodes, 400.0)
+
+    stage(tmp_path, scene, nodes=30)
+
+
+def test_a_node_that_slurm_does_not_have_any_more_is_asked_for_no_more(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.kube.storage.delete("nodes", "", "n1", {})
+        await sim.until(lambda: "n1" not in sim.slurm.nodes, 10.0)
+        asked = sim.slurm.count("GET node/n1")
+        await asyncio.sleep(60.0)
+        assert sim.slurm.count("GET node/n1") == asked
+
+    stage(tmp_path, scene)
+
+
+def test_one_list_of_slurms_that_lacks_a_node_registers_nothing(tmp_path: Path) -> None:
+    def shortened(raw: bytes) -> bytes:
+        body = json.loads(raw)
+        body["nodes"] = body["nodes"][1:]
+        return json.dumps(body).encode()
+
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.nodes_changed = sim.slurm.clock() + 3600.0  # each poll gets a list
+        await asyncio.sleep(2.0)
+        sim.slurm.faults.add(Fault(pattern="^GET nodes/", kind=Kind.EDIT, edit=shortened))
+        await asyncio.sleep(5.0)
+        assert sim.slurm.count("POST new/node/") == 0
+
+    stage(tmp_path, scene)
+
+
+def test_a_node_that_slurm_has_all_the_same_keeps_what_others_wrote_there(tmp_path: Path) -> None:
+    def shortened(raw: bytes) -> bytes:
+        body = json.loads(raw) if raw else {}
+        body["nodes"] = [node for node in body.get("nodes", ()) if node["name"] != "n1"]
+        return json.dumps(body).encode() if raw else raw
+
+    async def scene(sim: Simulation) -> None:
+        mine = json.loads(slurm(sim, "n1").comment)
+        alter(sim, "n1", comment=json.dumps(mine | {"rack": "7"}))
+        fault = sim.slurm.faults.add(Fault(pattern="^GET nodes/", kind=Kind.EDIT, edit=shortened, times=0))
+        await sim.until(lambda: sim.slurm.count("POST new/node/"), 20.0)
+        await asyncio.sleep(5.0)
+        sim.slurm.faults.remove(fault)
+        await asyncio.sleep(5.0)
+        assert json.loads(slurm(sim, "n1").comment)["rack"] == "7"
+
+    stage(tmp_path, scene, nodes=4)
+
+
+def test_a_machine_is_given_back_only_when_no_container_of_a_pod_that_went_may_run_there(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.create("p", asks={"tolerations": [{"operator": "Exists"}]}, grace=60)
+        await sim.until(lambda: running(sim, "p"), 10.0)
+        pod = sim.pod("p")
+        assert pod is not None
+        node = pod["spec"]["nodeName"]
+        sim.cordon(node, True)
+        await sim.until(lambda: slurm(sim, node).drained, PROMISED)
+        sim.delete("p", force=True)
+        await asyncio.sleep(5.0)
+        sim.cordon(node, False)
+        await asyncio.sleep(50.0)
+        assert slurm(sim, node).drained
+        await sim.until(lambda: not slurm(sim, node).drained, 120.0)
 
     stage(tmp_path, scene)
 
