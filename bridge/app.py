@@ -201,7 +201,7 @@ class Bridge:
         )
         self._node_watch = NodeWatch(
             slurm,
-            lambda names: self._nodes.wake(),
+            lambda names: self.nodes.wake(),
             open=lambda: self._watcher.healthy,
             monotonic=monotonic,
         )
@@ -217,7 +217,7 @@ class Bridge:
             monotonic=monotonic,
             wall=wall,
         )
-        self._nodes = NodesLoop(
+        self.nodes = NodesLoop(
             mirror,
             self._node_watch,
             door,
@@ -227,7 +227,7 @@ class Bridge:
             leading=lambda: self.leading,
             clock=monotonic,
         )
-        self._store.nodes.on_change(lambda old, new: self._nodes.wake())
+        self._store.nodes.on_change(lambda old, new: self.nodes.wake())
         self._store.pods.on_pod(self._groups.pod_changed)
         self._store.workloads.on_change(self._groups.workload_changed)
         guard.on_closed(self._groups.look_at_held)
@@ -265,7 +265,7 @@ class Bridge:
             clock=monotonic,
         )
         known = (self._discovery.notes, self._storage.notes, hooks.notes)
-        notes = (self.snapshot.notes, guard.notes, self._ends, *known)
+        notes = (self.snapshot.notes, guard.notes, self._ends, self.nodes.notes, *known)
         self.notes: Callable[[], list[str]] = lambda: [note for each in notes for note in each()]
         probes = pages(self.snapshot.missing, self.notes)
         self.app = App(Extender(grants, door, monotonic), hooks, probes)
@@ -306,7 +306,7 @@ class Bridge:
                 tasks.create_task(self._guard.run(), name="guard")
                 if self._settings.nodes.mirrored:
                     tasks.create_task(self._node_watch.run(), name="slurm-nodes")
-                    tasks.create_task(self._nodes.run(), name="nodes")
+                    tasks.create_task(self.nodes.run(), name="nodes")
                 tasks.create_task(self._gauges(), name="gauges")
                 tasks.create_task(_watch_stalls(), name="stalls")
                 if self._completion is not None:

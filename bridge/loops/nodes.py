@@ -74,6 +74,10 @@ class NodesLoop:
         """Something has changed on either side."""
         self._news.set()
 
+    def notes(self) -> list[str]:
+        """For /readyz."""
+        return [f"nodes: {self._watch.problem}"] if self._watch.failing else []
+
     async def run(self) -> None:
         """For ever."""
         while True:

@@ -81,6 +81,11 @@ class NodeWatch:
         """Seconds since the question was sent that told of these nodes; inf before the first answer."""
         return self._now() - self._asked
 
+    @property
+    def failing(self) -> bool:
+        """The last question was asked in vain."""
+        return self._failures > 0
+
     def hint(self) -> None:
         """Some node changes about now: a poll follows."""
         self._rest.hint()

@@ -89,6 +89,21 @@ def test_a_list_of_slurms_that_lacks_nodes_takes_no_taint_and_no_drain(
     stage(tmp_path, scene)
 
 
+def test_that_slurms_nodes_cannot_be_read_is_a_note_and_changes_nothing(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        before = writes(sim)
+        fault = sim.slurm.faults.add(Fault(pattern="^GET nodes/", kind=Kind.STATUS, status=502, times=0))
+        await asyncio.sleep(60.0)
+        assert any(text.startswith("nodes: ") for text in sim.notes())
+        assert writes(sim) == before
+        assert shown(sim, "n1")[0] == "Usable"
+        sim.slurm.faults.remove(fault)
+        await asyncio.sleep(5.0)
+        assert not [text for text in sim.notes() if text.startswith("nodes: ")]
+
+    stage(tmp_path, scene)
+
+
 def test_with_nothing_changing_nothing_is_written(tmp_path: Path) -> None:
     async def scene(sim: Simulation) -> None:
         sim.cordon("n1", True)
