@@ -35,11 +35,13 @@ from bridge.log import logger
 from bridge.loops.groups import GroupsLoop
 from bridge.loops.guard import Guard, ask_to_close
 from bridge.loops.guard import command as close_command
+from bridge.loops.nodes import NodesLoop
 from bridge.loops.sweep import SweepLoop
 from bridge.metrics import (
     DEVICES_AWAITED,
     KUBE_REQUESTS,
     LEADING,
+    NODE_POLL_AGE,
     POLL_AGE,
     SLURM_BYTES,
     SLURM_REQUESTS,
@@ -48,10 +50,12 @@ from bridge.metrics import (
     UNGATED,
     WATCH_AGE,
 )
+from bridge.mirror import Mirror
 from bridge.names import COMPONENT
 from bridge.slurm.auth import expires_in
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.completion import Completion
+from bridge.slurm.nodewatch import NodeWatch
 from bridge.slurm.watch import JobWatcher
 from bridge.snapshot import Snapshot
 from bridge.watched import Watched
@@ -153,6 +157,7 @@ class Bridge:
             completion=completion,
             leading=lambda: self.leading,
             numbered=lambda job: job not in ids,
+            wall=wall,
         )
         namespace = settings.cluster.leaseNamespace
         self._watched = Watched(self._watcher, self.snapshot.memory, lambda: self.leading)
@@ -194,6 +199,35 @@ class Bridge:
             margin=settings.placement.deathMargin,
             monotonic=monotonic,
         )
+        self._node_watch = NodeWatch(
+            slurm,
+            lambda names: self.nodes.wake(),
+            open=lambda: self._watcher.healthy,
+            monotonic=monotonic,
+        )
+        mirror = Mirror(
+            self._store,
+            self._node_watch,
+            self._watcher,
+            slurm,
+            settings,
+            cluster,
+            boot_age=self.snapshot.boot_age,
+            lingering=self.snapshot.ledger.lingering,
+            monotonic=monotonic,
+            wall=wall,
+        )
+        self.nodes = NodesLoop(
+            mirror,
+            self._node_watch,
+            door,
+            kube,
+            guard,
+            settings.nodes,
+            leading=lambda: self.leading,
+            clock=monotonic,
+        )
+        self._store.nodes.on_change(lambda old, new: self.nodes.wake())
         self._store.pods.on_pod(self._groups.pod_changed)
         self._store.workloads.on_change(self._groups.workload_changed)
         guard.on_closed(self._groups.look_at_held)
@@ -231,7 +265,7 @@ class Bridge:
             clock=monotonic,
         )
         known = (self._discovery.notes, self._storage.notes, hooks.notes)
-        notes = (self.snapshot.notes, guard.notes, self._ends, *known)
+        notes = (self.snapshot.notes, guard.notes, self._ends, self.nodes.notes, *known)
         self.notes: Callable[[], list[str]] = lambda: [note for each in notes for note in each()]
         probes = pages(self.snapshot.missing, self.notes)
         self.app = App(Extender(grants, door, monotonic), hooks, probes)
@@ -270,6 +304,9 @@ class Bridge:
                 tasks.create_task(self._groups.run(), name="groups")
                 tasks.create_task(self._sweep.run(), name="sweep")
                 tasks.create_task(self._guard.run(), name="guard")
+                if self._settings.nodes.mirrored:
+                    tasks.create_task(self._node_watch.run(), name="slurm-nodes")
+                    tasks.create_task(self.nodes.run(), name="nodes")
                 tasks.create_task(self._gauges(), name="gauges")
                 tasks.create_task(_watch_stalls(), name="stalls")
                 if self._completion is not None:
@@ -287,6 +324,8 @@ class Bridge:
             DEVICES_AWAITED.set(len(self.snapshot.ledger.waits()))
             self._watcher.pace = 1.0 if self.leading else FOLLOWER_PACE
             POLL_AGE.set(self._watcher.age())
+            self._node_watch.pace = self._watcher.pace
+            NODE_POLL_AGE.set(self._node_watch.age())
             store = self._store
             for name, table in (("pods", store.pods), ("nodes", store.nodes), ("jobs", store.jobs)):
                 WATCH_AGE.labels(name).set(table.age())

@@ -7,32 +7,43 @@ RBAC (deploy/manifests) can be read off the arms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol, assert_never
+from dataclasses import replace
+from typing import Protocol, TypeVar, assert_never
 
 from bridge.core import attempt as attempts
 from bridge.core import environment
+from bridge.core.drains import cause_of
 from bridge.core.model import JobId, KubeNode, Node, Pod
 from bridge.core.steps import (
     AdoptJob,
     Bind,
+    DeleteNode,
     DeletePod,
     DrainNode,
     DropFinalizer,
     EndJob,
     Forsake,
     NameJob,
+    NodeStep,
     Nominate,
     Notify,
+    NotifyNode,
     Prioritize,
+    RegisterNode,
     Release,
     SetConditions,
+    SetNodeCondition,
+    SetNodeTaints,
     Step,
     SubmitHeld,
     SubmitJob,
+    UndrainNode,
     Unhold,
     UpdateExclusions,
+    UpdateNode,
 )
 from bridge.errors import BridgeError, Conflict, Denied, NotFound, RefusedError, StaleView
 from bridge.kube.client import KubeClient
@@ -46,6 +57,7 @@ from bridge.names import (
     JOB_ID_LABEL,
     NODE_ANNOTATION,
     SCHEDULING_GATE,
+    SLURM_NODE_CONDITION,
     STARTED_ANNOTATION,
     SUBMITTED_ANNOTATION,
     UPSTREAM_FINALIZER,
@@ -53,7 +65,12 @@ from bridge.names import (
 from bridge.slurm.client import SlurmClient
 
 log = logger("apply")
-INTO_SLURM = SubmitJob | SubmitHeld | Unhold | Prioritize | UpdateExclusions | AdoptJob | EndJob | DrainNode
+S = TypeVar("S")
+R = TypeVar("R")
+INTO_SLURM = (
+    SubmitJob | SubmitHeld | Unhold | Prioritize | UpdateExclusions | AdoptJob | EndJob
+    | DrainNode | UndrainNode | RegisterNode | UpdateNode | DeleteNode
+)  # fmt: skip
 
 
 class Ending(Protocol):
@@ -79,24 +96,33 @@ class WriteDoor:
         completion: Ending | None,
         leading: Callable[[], bool],
         numbered: Callable[[JobId], bool] = lambda job: False,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        """`numbered`: is that job's id one that Slurm gave out, and may give out again?"""
+        """`numbered`: is that job's id one that Slurm gave out, and may give out again? `wall`: Unix seconds."""
         self._slurm = slurm
         self._kube = kube
         self._events = events
         self._completion = completion
         self._leading = leading
         self._numbered = numbered
+        self._wall = wall
 
     async def apply(self, step: Step) -> Pod | JobId | None:
         """What the answer tells: the pod as the API server has it after the write, or the id that Slurm gave a job."""
+        return await self._through(step, self._carry_out)
+
+    async def apply_to_node(self, step: NodeStep) -> Node | None:
+        """The Kubernetes node as the API server has it after the write; None if it was to another one, or to Slurm."""
+        return await self._through(step, self._carry_out_on_node)
+
+    async def _through(self, step: S, carry_out: Callable[[S], Awaitable[R]]) -> R:
         kind = type(step).__name__
         if not isinstance(step, Bind) and not self._leading():
             raise StaleView(f"{kind}: another replica leads now")
         try:
             if isinstance(step, INTO_SLURM) and (why := self._slurm.stranger()):
                 raise Denied(why).saying(why)
-            changed = await self._carry_out(step)
+            changed = await carry_out(step)
         except BridgeError as error:
             STEPS.labels(kind, type(error).__name__).inc()
             raise
@@ -129,15 +155,8 @@ class WriteDoor:
                 await self._slurm.update_mark(job, mark)
             case EndJob():
                 await self._end(step)
-            case DrainNode(node=node_name, reason=reason, away=away, needed=needed):
-                if away is not None and (there := await self._node(away)) is not None and there.ready:
-                    if needed:
-                        raise StaleView(
-                            f"node {away} is Ready: its kubelet says what becomes of its containers"
-                        )
-                    return None
-                if await self._slurm.drain(node_name, reason):
-                    log.warning("node drained", node=node_name, why=reason)
+            case DrainNode():
+                await self._drain(step)
             case Nominate(pod=pod, node=node, conditions=conditions):
                 return await self._kube.patch_pod_status(pod, nominated=node, conditions=conditions)
             case Release(pod=pod, job=job, node=node, gpus=gpus, gang=gang, environment=variables):
@@ -175,6 +194,56 @@ class WriteDoor:
             case _:
                 assert_never(step)
         return None
+
+    async def _carry_out_on_node(self, step: NodeStep) -> Node | None:
+        match step:
+            case DrainNode():
+                await self._drain(step)
+            case UndrainNode(node=name, reason=reason, comment=comment):
+                if await self._slurm.nodes.undrain(name, reason, comment=comment):
+                    log.info("node no longer drained", node=name, was=reason)
+            case RegisterNode(node=name, conf=conf):
+                if not await self._slurm.nodes.register(conf):  # and perhaps with a comment that others wrote
+                    raise Conflict(f"Slurm has a node {name} already")
+                log.info("node registered", node=name, conf=conf)
+            case UpdateNode(node=name, features=features, topology=topology, comment=comment):
+                await self._slurm.nodes.update(name, features=features, topology=topology, comment=comment)
+            case DeleteNode(node=name, reason=reason):
+                if not await self._slurm.nodes.delete(name, reason):
+                    raise StaleView(f"node {name} is not idle any more, or not drained by us")
+                log.info("node deleted in Slurm", node=name, why=reason)
+            case SetNodeCondition(node=node, uid=uid, condition=shown):
+                if shown is None:
+                    return await self._kube.drop_node_condition(node, uid, SLURM_NODE_CONDITION)
+                now = self._wall()
+                return await self._kube.set_node_condition(node, uid, replace(shown, probed=now, changed=now))
+            case SetNodeTaints(node=node, uid=uid, add=add, remove=remove):
+                return await self._kube.taint_node(node, uid, add=add, remove=remove)
+            case NotifyNode(node=node, uid=uid, verdict=verdict, warning=warning):
+                await self._events.record(
+                    Node(name=node, uid=uid),
+                    verdict.reason.value,
+                    verdict.text,
+                    kind="Warning" if warning else "Normal",
+                )
+            case _:
+                assert_never(step)
+        return None
+
+    async def _drain(self, step: DrainNode) -> None:
+        """Not if it is there and Ready, where that is what the step rests on."""
+        if step.away is not None and (there := await self._node(step.away)) is not None and there.ready:
+            if step.needed:
+                raise StaleView(f"node {step.away} is Ready: its kubelet says what becomes of its containers")
+            return
+
+        def over(reason: str) -> bool:
+            """What keeps devices from a second user is stronger than what the mirror would lift by itself."""
+            mirrors = cause_of(step.reason) is not None
+            return bool(step.over) and reason == step.over if mirrors else cause_of(reason) is not None
+
+        if await self._slurm.nodes.drain(step.node, step.reason, comment=step.comment, over=over):
+            log.warning("node drained", node=step.node, why=step.reason)
 
     async def _end(self, step: EndJob) -> None:
         """COMPLETED or FAILED with the pod's exit code where slurmctld can be asked; else cancelled."""

@@ -7,6 +7,7 @@ Errors name where, key and value. Secrets are paths and never appear in a repr. 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -206,11 +207,95 @@ class PlacementSettings(_Group):
     )
 
 
+class NodeSettings(_Group):
+    """What is told between Kubernetes nodes and Slurm nodes; docs/nodes.md says who owns which fact."""
+
+    nodeStateToSlurm: bool = Field(
+        True,
+        description="External nodes are drained in Slurm while Kubernetes can't use them. Off: no such drain is set or "
+        "lifted.",
+    )
+    nodeStateToKubernetes: bool = Field(
+        True, description="Nodes show in a condition whether Slurm can use them. Off: it stays as it was."
+    )
+    externalNodes: bool = Field(
+        True,
+        description="Labelled nodes are registered in Slurm, sized and deleted. Off: records stay as they are.",
+    )
+    taintNodes: bool = Field(
+        True, description="Nodes that Slurm has get the taint managed-node. Off: none is added."
+    )
+    taintEffect: Literal["NoSchedule", "NoExecute"] = Field(
+        "NoSchedule",
+        description="Of the taint managed-node where it is new; what stands on a node is kept. NoExecute evicts pods "
+        "that don't tolerate it, and is not set where one of them is the system's.",
+    )
+    taintUnavailable: bool = Field(
+        True,
+        description="Nodes that somebody drained, stopped or reserved in Slurm get a NoSchedule taint, which our "
+        "pods tolerate.",
+    )
+    drainTaints: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        (
+            "node.kubernetes.io/memory-pressure",
+            "node.kubernetes.io/disk-pressure",
+            "node.kubernetes.io/pid-pressure",
+            "node.kubernetes.io/network-unavailable",
+            "node.kubernetes.io/out-of-service",
+        ),
+        description="Keys of taints for which an external node is drained in Slurm.",
+    )
+    drainShare: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Share of all nodes, at least two, that may be drained within five minutes as they are not "
+        "Ready or reject pods; beyond that it is only told.",
+    )
+    recreationShare: float = Field(
+        0.05, gt=0, le=1, description="Share of external nodes, at least one, that are re-created at a time."
+    )
+    nodeSettling: float = Field(
+        600.0, ge=0, description="Seconds that another size must last before a node is re-created with it."
+    )
+    nodeTolerance: float = Field(
+        0.05,
+        ge=0,
+        lt=1,
+        description="Share by which CPUs and memory may differ from Slurm's before that counts.",
+    )
+    nodeHeadroomCpus: int = Field(0, ge=0, description="CPUs of an external node that Slurm is not told of.")
+    nodeHeadroomMemoryMiB: int = Field(
+        0, ge=0, description="Memory of an external node that Slurm is not told of."
+    )
+    externalNodePartitions: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        (), description="Partitions, as features, of external nodes whose annotation names none."
+    )
+    externalNodeAddress: str = Field(
+        "",
+        description="IP address of any slurmd that lives; slurmctld asks it for all external nodes. Empty: each node's "
+        "own address, and a signal, suspend or GraceTime makes Slurm take the node for dead.",
+    )
+    startFailures: int = Field(
+        3,
+        ge=1,
+        description="Pods that kubelet rejects within startFailureWindow before their node is drained.",
+    )
+    startFailureWindow: float = Field(600.0, gt=0, description="Seconds.")
+
+    @property
+    def mirrored(self) -> bool:
+        """Something of it is wanted."""
+        told = self.nodeStateToSlurm or self.nodeStateToKubernetes
+        return told or self.externalNodes or self.taintNodes or self.taintUnavailable
+
+
 class Settings(_Group):
     slurm: SlurmSettings = SlurmSettings()
     jobs: JobSettings = JobSettings()
     cluster: ClusterSettings = ClusterSettings()
     placement: PlacementSettings = PlacementSettings()
+    nodes: NodeSettings = NodeSettings()
     warnings: tuple[str, ...] = ()
 
 
@@ -219,6 +304,7 @@ _GROUPS: Mapping[str, type[_Group]] = {
     "jobs": JobSettings,
     "cluster": ClusterSettings,
     "placement": PlacementSettings,
+    "nodes": NodeSettings,
 }
 
 
@@ -268,11 +354,24 @@ def _check(settings: Settings, where: str) -> None:
             raise ConfigError(
                 f"{where}: slurmctldAddress: {address!r} must be host:port, for example slurmctld:6817"
             )
+    if settings.nodes.externalNodeAddress and not _is_ip(settings.nodes.externalNodeAddress):
+        raise ConfigError(
+            f"{where}: externalNodeAddress: {settings.nodes.externalNodeAddress!r} is no IP address; "
+            "a name that does not resolve stalls slurmctld for 10 s at every job start"
+        )
     taken = settings.cluster.schedulers & {DEFAULT_SCHEDULER_NAME, ""}
     if taken:
         raise ConfigError(
             f"{where}: schedulerName, schedulerNames: {min(taken)!r} would make every pod of the cluster ours"
         )
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def describe(settings: Settings) -> str:

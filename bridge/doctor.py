@@ -19,10 +19,11 @@ import httpx
 
 from bridge.config import Settings
 from bridge.core import checkup, invariants
-from bridge.core.checkup import Finding, SlurmNodeRecord, SlurmSetup, span
+from bridge.core.checkup import Finding, SlurmSetup, span
 from bridge.core.jobid import IdRange
 from bridge.core.lease import LeaseRecord
 from bridge.core.model import JobId, JobRecord, Pod, States, is_ended
+from bridge.core.nodes import NodeRecord
 from bridge.core.picture import Picture
 from bridge.core.report import Invariant, Report, Waiting
 from bridge.core.takeover import CLOCK_SKEW, label_of
@@ -55,7 +56,7 @@ class Looked:
     """One look."""
 
     picture: Picture
-    records: tuple[SlurmNodeRecord, ...]
+    records: tuple[NodeRecord, ...]
     duplicates: tuple[str, ...]
     others: int  # live jobs that are none of ours
 
@@ -200,7 +201,7 @@ class Doctor:
         live = {job for job, found in states.items() if not is_ended(found)}
         return Looked(
             picture=picture,
-            records=await self._slurm.nodes(),
+            records=(await self._slurm.nodes.list()).nodes,
             duplicates=duplicates,
             others=len(live - {job.id for job in jobs if picture.ours(job)}),
         )

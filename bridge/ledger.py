@@ -134,6 +134,14 @@ class Ledger:
             if gpus := self._recorded(pod, node, _of(pod)):
                 yield Holder(uid=pod.uid, pod=pod.ref, node=node, gpus=gpus)
 
+    def lingering(self, node: KubeNode) -> str:
+        """Why the GPUs of a pod that has gone from that node may still be in use; "" = they aren't."""
+        for holder in self.holders(node):
+            entry = self._entries.get(node, {}).get(holder.uid)
+            if entry is not None and entry.gone_at is not None:
+                return f"containers of {holder.pod} may still run"
+        return ""
+
     def _recorded(self, pod: Pod, node: KubeNode, attempt: int | None = None) -> frozenset[int]:
         """The GPUs of that node that the pod's job holds, as far as its record is known."""
         job = label_of(pod)

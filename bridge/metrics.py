@@ -44,6 +44,8 @@ OFFICE = Counter(
     ["change"],
 )
 QUEUE = Gauge("slurm_bridge_queue_length", "Groups waiting for a decision.")
+NODES = Gauge("slurm_bridge_nodes", "Nodes of which the mirror says so: its reasons.", ["reason"])
+NODE_POLL_AGE = Gauge("slurm_bridge_slurm_nodes_age_seconds", "Age of the picture of Slurm's nodes.")
 BREAKER = Gauge("slurm_bridge_breaker_held_jobs", "Jobs that the breaker holds back; above 0: it is open.")
 BREAKER_NODES = Gauge(
     "slurm_bridge_breaker_held_nodes", "Nodes whose drain the breaker holds back; above 0: it is open."

@@ -44,6 +44,25 @@ UPSTREAM_FINALIZER: Final = "scheduler.slinky.slurm.net/finalizer"  # the Go pro
 
 # --- node metadata --------------------------------------------------------------------------------
 SLURM_NODENAME_LABEL: Final = "slinky.slurm.net/slurm-nodename"  # admins write: the Slurm name of this node
+EXTERNAL_NODE_LABEL: Final = (
+    "scheduler.slinky.slurm.net/external-node"  # admins write, with any value: registered in Slurm by us
+)
+NODE_PARTITIONS_ANNOTATION: Final = (
+    "scheduler.slinky.slurm.net/external-node-partitions"  # admins write, "a,b": its features in Slurm
+)
+TOPOLOGY_ANNOTATION: Final = (
+    "topology.slinky.slurm.net/spec"  # admins write: Slurm's topology of an external node; the operator reads
+)
+SLURM_NODE_CONDITION: Final = (
+    "slinky.slurm.net/SlurmNode"  # leader writes on nodes: whether Slurm can use it, and why not
+)
+MANAGED_NODE_TAINT: Final = (
+    "slinky.slurm.net/managed-node"  # leader and kubelet write; admission adds a toleration to our pods
+)
+UNAVAILABLE_TAINT: Final = (
+    "slinky.slurm.net/slurm-unavailable"  # leader writes while Slurm can't use the node, and takes away
+)
+SLURMD_LABEL: Final = "app.kubernetes.io/name"  # slurm-operator writes "slurmd" on pods: never touched
 
 # --- pod conditions -------------------------------------------------------------------------------
 JOB_CONDITION: Final = "slinky.slurm.net/SlurmJob"  # leader writes: what Slurm says about the pod's job

@@ -149,12 +149,12 @@ class Snapshot:
     @property
     def young(self) -> bool:
         """slurmctld has started within the last minute."""
-        return self._boot_age() < YOUNG
+        return self.boot_age() < YOUNG
 
     @property
     def unsettled(self) -> bool:
         """slurmctld may still lack jobs whose pods run, and give their devices away."""
-        return self._boot_age() < self._limits.boot_grace
+        return self.boot_age() < self._limits.boot_grace
 
     @property
     def synced(self) -> bool:
@@ -246,7 +246,7 @@ class Snapshot:
             poll_age=self._watcher.age(),
             known_for=self.memory.known_for(key),
             steady=self._watcher.healthy,
-            boot_age=self._boot_age(),
+            boot_age=self.boot_age(),
             booted=self._watcher.boot_time,
             watched=self.memory.watched,
             seen_running=frozenset(
@@ -329,7 +329,7 @@ class Snapshot:
         plain = plain and not spec.others and self.memory.fast(key)
         return self._settings.jobs.fastPath and plain and self.memory.waiting_in(spec.partition) == 0
 
-    def _boot_age(self) -> float:
+    def boot_age(self) -> float:
         """Since the boot changed under our eyes; for one that is older than we are, slurmctld's own uptime."""
         seen = self._watcher.boot_age()
         if seen != NEVER or not self._watcher.boot_time:

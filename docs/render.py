@@ -196,6 +196,22 @@ def lifecycle_row(row: Sequence[str], when: str = "") -> Sequence[str]:
     return (", ".join(named) + when, lifecycle()["does"][does]["words"], says)
 
 
+# --- who owns which fact about a node ---------------------------------------------------------------
+
+
+def _nodes() -> str:
+    """The table that tests/core/test_mirror_table.py holds the code to."""
+    facts = tomllib.loads((DOCS.parent / "tests/core/nodes.toml").read_text())["facts"]
+    head = ("fact", "its owner", "external node", "node with a slurmd")
+    cells = [(f["fact"], f["owner"], node_cell(f["external"]), node_cell(f["slurmd"])) for f in facts]
+    return table(head, cells)
+
+
+def node_cell(cell: Mapping[str, Any]) -> str:
+    reason = f" (`{cell['reason']}`)" if "reason" in cell else ""
+    return f"{cell['words']}{reason}"
+
+
 # --- the command line, on the files of docs/examples ----------------------------------------------
 
 
@@ -221,6 +237,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "lifecycle-pods": _lifecycle_pods,
     "lifecycle-closing": _lifecycle_closing,
     "lifecycle-families": _lifecycle_families,
+    "node-facts": _nodes,
     "translate": _translated,
     "explain": _explained,
 }

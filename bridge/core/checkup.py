@@ -13,7 +13,8 @@ from typing import Final
 
 from bridge.config import Settings
 from bridge.core.jobid import IdRange
-from bridge.core.model import Node, SlurmNode, States
+from bridge.core.model import Node, SlurmNode
+from bridge.core.nodes import NodeRecord
 from bridge.names import DRAIN_PREFIX, SLURM_NODENAME_LABEL
 
 DAY: Final = 86_400.0
@@ -69,25 +70,6 @@ class SlurmSetup:
     def hands_over(self) -> bool:
         """As far as a name tells: native jobs are made to wait for a pod's GPUs."""
         return any(HOOK in hook for hook in self.start_hooks)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmNodeRecord:
-    """A node as Slurm shows it."""
-
-    name: SlurmNode
-    states: States = frozenset()
-    reason: str = ""
-    partitions: tuple[str, ...] = ()
-    gres: str = ""
-
-    @property
-    def has_slurmd(self) -> bool:
-        return "EXTERNAL" not in self.states
-
-    @property
-    def drained_by_us(self) -> bool:
-        return "DRAIN" in self.states and self.reason.startswith(DRAIN_PREFIX)
 
 
 def versions(
@@ -195,9 +177,9 @@ def preemption(setup: SlurmSetup, settings: Settings, *, accounting: bool) -> It
     )
 
 
-def handover(setup: SlurmSetup, nodes: Iterable[SlurmNodeRecord], partition: str) -> Iterator[Finding]:
+def handover(setup: SlurmSetup, nodes: Iterable[NodeRecord], partition: str) -> Iterator[Finding]:
     """Who makes a native job wait for the GPUs of a pod that still dies?"""
-    risky = sorted(n.name for n in nodes if n.has_slurmd and n.gres and partition in n.partitions)
+    risky = sorted(n.name for n in nodes if not n.external and n.gres and partition in n.partitions)
     if not risky or setup.hands_over:
         return
     text = "GPU hand-over between pods and native jobs: not guaranteed on nodes with slurmd"
@@ -211,7 +193,7 @@ def handover(setup: SlurmSetup, nodes: Iterable[SlurmNodeRecord], partition: str
 
 
 def nodes(
-    records: Iterable[SlurmNodeRecord],
+    records: Iterable[NodeRecord],
     twins: Mapping[SlurmNode, Node],
     duplicates: Iterable[str],
     setup: SlurmSetup | None,
@@ -249,7 +231,7 @@ def nodes(
             do=f"MaxNodeCount={2 * (len(known) + len(unused))}",
         )
     for record in known:
-        if record.drained_by_us:
+        if record.drained and record.reason.startswith(DRAIN_PREFIX):
             yield Finding(
                 text=f"node {record.name} is drained: {record.reason}",
                 do="docs/operations.md, The bridge drained a node",

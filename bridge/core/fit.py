@@ -90,10 +90,10 @@ def obstacle(asks: Needs, node: Node, taken: Taken = UNUSED) -> str:
     wants = asks.constraints
     if not node.ready:
         return "is not Ready in Kubernetes"
-    if node.cordoned and not _tolerated(CORDONED, wants.tolerations):
+    if node.cordoned and not tolerated(CORDONED, wants.tolerations):
         return "is cordoned in Kubernetes"
     for taint in node.taints:
-        if taint.effect in _KEEPS_AWAY and not _tolerated(taint, wants.tolerations):
+        if taint.effect in _KEEPS_AWAY and not tolerated(taint, wants.tolerations):
             return f"has a taint that the pod does not tolerate ({taint})"
     if any(node.labels.get(key) != value for key, value in wants.selector):
         return f"does not match the pod's nodeSelector ({_spelled(wants.selector)})"
@@ -154,7 +154,7 @@ def _about(count: int, why: str) -> str:
 # --- one rule each ----------------------------------------------------------------------------------
 
 
-def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
     return any(_tolerates(one, taint) for one in tolerations)
 
 

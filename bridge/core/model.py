@@ -166,6 +166,12 @@ class Node:
     cordoned: bool = False  # spec.unschedulable
     taints: tuple[Taint, ...] = ()
     allocatable: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    deleted: float = 0.0  # deletionTimestamp
+    unknown: bool = False  # Ready is Unknown: its kubelet is silent
+    boot_id: str = ""  # another one after each start of the machine
+    addresses: tuple[str, ...] = ()  # its own IP addresses
+    mirrored: Condition | None = None  # ours, as it stands: what Slurm said of it
 
     @property
     def usable(self) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from bridge.core.attempt import Attempt
+from bridge.core.constraints import Taint
 from bridge.core.model import Condition, GroupKey, JobId, JobSpec, KubeNode, Mark, Pod, SlurmNode, Uid
 from bridge.core.verdict import Verdict
 
@@ -95,6 +96,74 @@ class DrainNode:
     reason: str
     away: KubeNode | None = None  # only if this one isn't Ready
     needed: bool = True  # what follows must not be done without it
+    comment: str | None = None  # goes with it: the node's mark, which says that this drain is ours
+    over: str = (
+        ""  # the reason of a drain of ours that this one replaces; drained with any other text it stays
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndrainNode:
+    """Lift a drain, without a reason. Only while it has exactly this reason, and the node has not failed."""
+
+    node: SlurmNode
+    reason: str
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterNode:
+    """Make an external node. `conf`: as Slurm's node_conf; one that exists by now is none the worse for it."""
+
+    node: SlurmNode
+    conf: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateNode:
+    """Change an external node of ours in place; None leaves a field as it is."""
+
+    node: SlurmNode
+    features: tuple[str, ...] | None = None
+    topology: str | None = None
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteNode:
+    """Delete the record of an external node of ours. Only while it is idle and drained with exactly this reason."""
+
+    node: SlurmNode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetNodeCondition:
+    """`condition` None: take ours away."""
+
+    node: KubeNode
+    uid: Uid
+    condition: Condition | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetNodeTaints:
+    """Add these, take those away; every other taint stays as it is."""
+
+    node: KubeNode
+    uid: Uid
+    add: tuple[Taint, ...] = ()
+    remove: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyNode:
+    """An Event on the Kubernetes node."""
+
+    node: KubeNode
+    uid: Uid
+    verdict: Verdict
+    warning: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +244,16 @@ class Bind:
 
 
 TO_A_POD = NameJob | Nominate | Release | Forsake | SetConditions | Notify | DeletePod | DropFinalizer | Bind
+NodeStep = (
+    DrainNode
+    | UndrainNode
+    | RegisterNode
+    | UpdateNode
+    | DeleteNode
+    | SetNodeCondition
+    | SetNodeTaints
+    | NotifyNode
+)
 Step = (
     SubmitJob | SubmitHeld | Unhold | Prioritize | UpdateExclusions | AdoptJob | EndJob | DrainNode | TO_A_POD
 )

@@ -41,6 +41,12 @@ class Reason(StrEnum):
     FOREIGN = "Foreign"  # not ours
     TAKEN_OVER = "TakenOver"  # a job of the Go project's becomes ours
     UNAVAILABLE = "SlurmUnavailable"  # slurmrestd or slurmctld does not answer
+    # nodes
+    NODE_DRAINED = "NodeDrained"  # drained in Slurm, or as good as that
+    NODE_WAITS = "NodeWaits"  # something is to happen to it, and waits
+    NODE_REFUSED = "NodeRefused"  # what is written on the node, or what it runs on, can't be served
+    NODE_DEAF = "NodeNotResponding"  # Slurm doesn't reach it
+    PODS_DO_NOT_START = "PodsDoNotStart"  # kubelet rejected several pods
     # extender
     NOT_GRANTED = "NotGranted"
     OTHER_NODE = "GrantedElsewhere"

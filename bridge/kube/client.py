@@ -15,10 +15,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from bridge.core.constraints import Taint
 from bridge.core.lease import LeaseRecord
 from bridge.core.model import Condition, KubeNode, Node, Pod, Uid, Workload
 from bridge.errors import BridgeError, ProtocolError
-from bridge.kube import leases, view, workload_view
+from bridge.kube import leases, node_view, view, workload_view
 from bridge.kube.kinds import Kind, pods
 from bridge.kube.wire import (
     JSON,
@@ -107,7 +108,7 @@ class KubeClient:
         return view.pod((await self._call("get", "pods", "GET", _pod_path(namespace, name))).body)
 
     async def node(self, name: KubeNode) -> Node:
-        return view.node((await self._call("get", "nodes", "GET", f"/api/v1/nodes/{quote(name)}")).body)
+        return node_view.node((await self._call("get", "nodes", "GET", f"/api/v1/nodes/{quote(name)}")).body)
 
     async def job(self, namespace: str, name: str) -> Workload:
         path = f"/apis/batch/v1/namespaces/{quote(namespace)}/jobs/{quote(name)}"
@@ -197,6 +198,47 @@ class KubeClient:
         if grace is not None:
             body["gracePeriodSeconds"] = grace
         await self._call("delete", "pods", "DELETE", _pod_path(namespace, name), body=body)
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    async def set_node_condition(self, name: KubeNode, uid: Uid, condition: Condition) -> Node:
+        """One PATCH of the status of the node of this UID; conditions of others stay. Conflict: another UID."""
+        body = _condition(condition)
+        if "lastProbeTime" in body:
+            body["lastHeartbeatTime"] = body.pop("lastProbeTime")
+        return await self._patch_node(
+            "patch_status", f"{name}/status", uid, {"status": {"conditions": [body]}}
+        )
+
+    async def drop_node_condition(self, name: KubeNode, uid: Uid, kind: str) -> Node:
+        """Take the condition of that type away."""
+        gone = {"$patch": "delete", "type": kind}
+        return await self._patch_node(
+            "patch_status", f"{name}/status", uid, {"status": {"conditions": [gone]}}
+        )
+
+    async def taint_node(
+        self, name: KubeNode, uid: Uid, *, add: Sequence[Taint] = (), remove: Sequence[Taint] = ()
+    ) -> Node:
+        """Read the node, then PATCH its taints as they stood: key and effect tell one, and all others stay.
+
+        No PATCH if nothing would change. Conflict: another UID, or somebody changed the node in between.
+        """
+        path = f"/api/v1/nodes/{quote(name)}"
+        raw = (await self._call("get", "nodes", "GET", path)).body
+        standing, version = node_view.taints(raw)
+        taints = node_view.with_taints(standing, add, remove)
+        if taints == standing:
+            return node_view.node(raw)
+        return await self._patch_node("patch", name, uid, {"spec": {"taints": taints or None}}, version)
+
+    async def _patch_node(
+        self, verb: str, path: str, uid: Uid, patch: dict[str, Any], version: str | None = None
+    ) -> Node:
+        body = {"metadata": _precondition(uid, version), **patch}
+        where = f"/api/v1/nodes/{quote(path)}"
+        reply = await self._call(verb, "nodes", "PATCH", where, body=body, content_type=STRATEGIC_MERGE)
+        return node_view.node(reply.body)
 
     # --- leases -----------------------------------------------------------------------------------
 

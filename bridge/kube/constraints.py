@@ -55,9 +55,9 @@ def of_pod(spec: PodSpecView) -> Constraints:
     )
 
 
-def only_ports(spec: PodSpecView) -> Constraints:
-    """Of a pod that is not ours: what it takes from those that are."""
-    return _shared((), None, (), _ports(spec))
+def of_a_stranger(spec: PodSpecView) -> Constraints:
+    """Of a pod that is not ours: what it takes from those that are, and which taints it lives with."""
+    return _shared((), None, tuple(map(_toleration, spec.tolerations or ())), _ports(spec))
 
 
 def claims(pod: str, spec: PodSpecView) -> Iterator[str]:

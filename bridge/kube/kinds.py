@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from bridge.core.grouping.owners import BUILT_IN_GROUP, COSCHEDULING_GROUP
 from bridge.core.model import Node, Pod, Workload
-from bridge.kube import view, workload_view
+from bridge.kube import node_view, view, workload_view
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def pods(ours: view.Ours | None = None) -> Kind[Pod]:
 
 
 def nodes() -> Kind[Node]:
-    return Kind("nodes", "/api/v1/nodes", view.nodes_page, view.node_event)
+    return Kind("nodes", "/api/v1/nodes", node_view.page, node_view.event)
 
 
 def jobs() -> Kind[Workload]:

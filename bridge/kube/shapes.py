@@ -187,22 +187,6 @@ class PodView(Struct):
     status: PodStatusView | None = None
 
 
-class NodeSpecView(Struct):
-    unschedulable: bool | None = None
-    taints: list[TaintView] | None = None
-
-
-class NodeStatusView(Struct):
-    allocatable: dict[str, str] | None = None
-    conditions: list[ConditionView] | None = None
-
-
-class NodeView(Struct):
-    metadata: MetaView
-    spec: NodeSpecView | None = None
-    status: NodeStatusView | None = None
-
-
 class TemplateSpecView(Struct, rename="camel"):
     scheduler_name: str | None = None
 

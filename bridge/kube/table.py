@@ -73,6 +73,11 @@ class Table(Generic[T]):
             self._items[key] = item
             self._changed(old, item)
 
+    def learn(self, item: T) -> None:
+        """The answer to a write of ours, ahead of the watch; ignored if there is no such item, or a list comes in."""
+        if self._listed is None and self._key(item) in self._items:
+            self.put(item)
+
     def drop(self, item: T) -> None:
         key = self._key(item)
         old = self._items.get(key)

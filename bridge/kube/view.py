@@ -23,7 +23,6 @@ from bridge.core.model import (
     Container,
     ContainerStatus,
     KubeNode,
-    Node,
     Owner,
     Pod,
     Resources,
@@ -38,9 +37,6 @@ from bridge.kube.shapes import (
     LineView,
     ListView,
     MetaView,
-    NodeSpecView,
-    NodeStatusView,
-    NodeView,
     OnlyMetaView,
     OwnerView,
     PodSpecView,
@@ -51,12 +47,15 @@ from bridge.kube.shapes import (
     StatusView,
     VersionView,
 )
+from bridge.names import SLURMD_LABEL
 
 T = TypeVar("T")
 S = TypeVar("S")
 
 OFFLINE_UID = Uid("offline")  # an object that no API server has seen
 _EMPTY: Mapping[str, str] = MappingProxyType({})
+SLURMD = "slurmd"
+_SLURMD: Mapping[str, str] = MappingProxyType({SLURMD_LABEL: SLURMD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,8 @@ def words(found: Mapping[str, str] | None) -> Mapping[str, str]:
     return {intern(key): value for key, value in found.items()} if found else _EMPTY
 
 
-def _amounts(found: Mapping[str, Quantity] | None) -> Mapping[str, str]:
+def amounts(found: Mapping[str, Quantity] | None) -> Mapping[str, str]:
+    """Resource → quantity, as it is written."""
     return {intern(key): intern(str(value)) for key, value in found.items()} if found else _EMPTY
 
 
@@ -118,7 +118,7 @@ def _resources(requests: tuple[tuple[str, str], ...], limits: tuple[tuple[str, s
 def _shared_resources(found: ResourcesView | None) -> Resources:
     if found is None or not (found.requests or found.limits):
         return _NOTHING
-    return _resources(tuple(_amounts(found.requests).items()), tuple(_amounts(found.limits).items()))
+    return _resources(tuple(amounts(found.requests).items()), tuple(amounts(found.limits).items()))
 
 
 _NOTHING = Resources()
@@ -131,7 +131,22 @@ def _containers(found: Sequence[ContainerView] | None) -> tuple[Container, ...]:
     )
 
 
-def _conditions(found: Sequence[ConditionView] | None) -> tuple[Condition, ...]:
+def _nameless(found: Sequence[ContainerView] | None) -> tuple[Container, ...]:
+    return tuple(
+        _container(
+            tuple(amounts(c.resources.requests if c.resources else None).items()), c.restart_policy or ""
+        )
+        for c in found or ()
+    )
+
+
+@lru_cache(maxsize=4096)
+def _container(requests: tuple[tuple[str, str], ...], restarts: str) -> Container:
+    """Ten thousand pods of others have a few of them."""
+    return Container(name="", resources=_resources(requests, ()), sidecar=restarts == "Always")
+
+
+def conditions(found: Sequence[ConditionView] | None) -> tuple[Condition, ...]:
     return tuple(
         Condition(
             type=intern(c.type),
@@ -203,7 +218,7 @@ def _pod(view: PodView) -> Pod:
         scheduling_group=_scheduling_group(spec),
         containers=_containers(spec.containers),
         init_containers=_containers(spec.init_containers),
-        overhead=_amounts(spec.overhead),
+        overhead=amounts(spec.overhead),
         resources=_shared_resources(spec.resources) if spec.resources is not None else None,
         active_deadline=spec.active_deadline_seconds,
         claims=tuple(claim.name for claim in spec.resource_claims or ()),
@@ -214,7 +229,7 @@ def _pod(view: PodView) -> Pod:
         reason=intern(status.reason or ""),
         message=status.message or "",
         nominated=KubeNode(intern(status.nominated_node_name or "")),
-        conditions=_conditions(status.conditions),
+        conditions=conditions(status.conditions),
         statuses=tuple(
             _container_status(s)
             for s in (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
@@ -223,35 +238,24 @@ def _pod(view: PodView) -> Pod:
 
 
 def _small_pod(view: PodView) -> Pod:
-    """A pod that is not ours: who it is, where it runs, which of its ports, whether it has ended."""
+    """A pod that is not ours: who it is, what it takes of which node, what it tolerates there, whether it has ended."""
     meta, spec, status = view.metadata, view.spec or PodSpecView(), view.status or PodStatusView()
     return Pod(
         namespace=intern(meta.namespace or "default"),
         name=meta.name,
         uid=Uid(meta.uid),
         version=meta.resource_version,
-        labels=_EMPTY,
+        labels=_SLURMD if (meta.labels or {}).get(SLURMD_LABEL) == SLURMD else _EMPTY,
         annotations=_EMPTY,
-        overhead=_EMPTY,
+        overhead=amounts(spec.overhead),
         scheduler=intern(spec.scheduler_name or ""),
         node=KubeNode(intern(spec.node_name or "")),
-        constraints=constraints.only_ports(spec),
+        priority_class=intern(spec.priority_class_name or ""),
+        containers=_nameless(spec.containers),
+        init_containers=_nameless(spec.init_containers),
+        resources=_shared_resources(spec.resources) if spec.resources is not None else None,
+        constraints=constraints.of_a_stranger(spec),
         phase=intern(status.phase or "Pending"),
-    )
-
-
-def _node(view: NodeView) -> Node:
-    meta, spec, status = view.metadata, view.spec or NodeSpecView(), view.status or NodeStatusView()
-    ready = next((c for c in status.conditions or () if c.type == "Ready"), None)
-    return Node(
-        name=KubeNode(intern(meta.name)),
-        uid=Uid(meta.uid),
-        labels=words(meta.labels),
-        ready=ready is not None and ready.status == "True",
-        ready_since=seconds(ready.last_transition_time) if ready is not None else 0.0,
-        cordoned=bool(spec.unschedulable),
-        taints=tuple(map(constraints.taint, spec.taints or ())),
-        allocatable=_amounts(status.allocatable),
     )
 
 
@@ -262,9 +266,7 @@ _ONLY_META = msgspec.json.Decoder(OnlyMetaView)
 _STATUS = msgspec.json.Decoder(StatusView)
 _VERSION = msgspec.json.Decoder(VersionView)
 _POD = msgspec.json.Decoder(PodView)
-_NODE = msgspec.json.Decoder(NodeView)
 _PODS = msgspec.json.Decoder(ListView[PodView])
-_NODES = msgspec.json.Decoder(ListView[NodeView])
 
 
 def read(decoder: msgspec.json.Decoder[S], raw: bytes | msgspec.Raw, what: str) -> S:
@@ -296,10 +298,6 @@ def pod(raw: bytes) -> Pod:
     return _pod(read(_POD, raw, "pod"))
 
 
-def node(raw: bytes) -> Node:
-    return _node(read(_NODE, raw, "node"))
-
-
 def _either(view: PodView, ours: Ours) -> Pod:
     scheduler = (view.spec.scheduler_name if view.spec else None) or ""
     return _pod(view) if ours(scheduler) else _small_pod(view)
@@ -311,11 +309,6 @@ def pods_page(raw: bytes, ours: Ours = _full) -> Page[Pod]:
     return Page(
         tuple(_either(v, ours) for v in found.items or ()), found.metadata.version, found.metadata.more or ""
     )
-
-
-def nodes_page(raw: bytes) -> Page[Node]:
-    found = read(_NODES, raw, "node list")
-    return Page(tuple(_node(v) for v in found.items or ()), found.metadata.version, found.metadata.more or "")
 
 
 def event(line: bytes, decoder: msgspec.json.Decoder[S], build: Callable[[S], T]) -> Event[T]:
@@ -336,10 +329,6 @@ def event(line: bytes, decoder: msgspec.json.Decoder[S], build: Callable[[S], T]
 
 def pod_event(line: bytes, ours: Ours = _full) -> Event[Pod]:
     return event(line, _POD, lambda view: _either(view, ours))
-
-
-def node_event(line: bytes) -> Event[Node]:
-    return event(line, _NODE, _node)
 
 
 # --- manifests ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ An answer that isn't 200; the first row that fits:
 | any       | 2002, 2010               | Denied         | the token's user lacks the right                   |
 | any       | 11                       | Busy           | EAGAIN: MaxJobCount is reached                     |
 | any       | 2011                     | Conflict       | the job id exists (Slurm 24.11: with status 500)   |
+| any       | 2168                     | Conflict       | a node of that name exists                         |
 | any       | ≤0, 1000-1999, 5000-5999 | UnknownOutcome | slurmrestd lost slurmctld on the way               |
 | any       | another                  | Invalid        | Slurm understood and refused                       |
 | 500 up    | no Slurm body            | UnknownOutcome | something broke; the request may have got through  |
@@ -58,6 +59,7 @@ from bridge.slurm import wire
 from bridge.slurm.auth import TOKEN_REFUSED
 
 DUPLICATE_JOB_ID = 2011
+DUPLICATE_NODE = 2168
 UNKNOWN_JOB = 2017
 ALREADY_ENDED = 2021
 GONE = frozenset({UNKNOWN_JOB, ALREADY_ENDED})  # asked to end it: there is nothing left to end
@@ -107,7 +109,7 @@ def from_number(text: str, number: int, *, status: int = 0) -> BridgeError:
         return Denied(text, status=status, code=number)
     if number == _TRY_AGAIN:
         return Busy(text, status=status, code=number)
-    if number == DUPLICATE_JOB_ID:
+    if number in (DUPLICATE_JOB_ID, DUPLICATE_NODE):
         return Conflict(text, status=status, code=number)
     if number <= 0 or 1000 <= number < 2000 or 5000 <= number < 6000:
         return UnknownOutcome(text, status=status, code=number)

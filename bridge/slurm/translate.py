@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from bridge.core import hostlist, identity
-from bridge.core.checkup import START_DELAY, SlurmNodeRecord, SlurmSetup
+from bridge.core.checkup import START_DELAY, SlurmSetup
 from bridge.core.model import JobId, JobRecord, JobSpec, Partition, SlurmNode, States
 from bridge.errors import UserError
 from bridge.names import EXTERNAL_JOB_FLAG
@@ -306,14 +306,4 @@ def setup(conf: wire.ConfAnswer) -> SlurmSetup:
         gres_types=found.GresTypes,
         preempts=found.PreemptType,
         mcs=found.MCSPlugin == "mcs/label",
-    )
-
-
-def node(found: wire.SlurmNodeState) -> SlurmNodeRecord:
-    return SlurmNodeRecord(
-        name=SlurmNode(found.name),
-        states=states_of(found.state),
-        reason=found.reason,
-        partitions=found.partitions,
-        gres=found.gres,
     )

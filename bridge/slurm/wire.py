@@ -262,16 +262,34 @@ class ConfAnswer(Envelope, frozen=True, kw_only=True):
     slurm_conf: Conf = Conf()
 
 
-class SlurmNodeState(Wire, frozen=True):
-    name: str = ""
-    state: tuple[str, ...] = ()
+class Node(Wire, frozen=True):
+    """Nothing that changes by itself, such as the load of its CPUs: an equal node is the same node."""
+
+    name: str
+    state: tuple[str, ...]
     reason: str = ""
+    reason_set_by_user: str = ""
+    reason_changed_at: Number = UNSET
     partitions: tuple[str, ...] = ()
+    reservation: str = ""
+    features: tuple[str, ...] = ()
+    topology: str = ""
+    comment: str = ""
+    extra: str = ""
+    address: str = ""
+    cpus: int = 0
+    real_memory: int = 0  # MiB
     gres: str = ""
+    threads: int = 1  # of a core
+    specialized_cores: int = 0
+    specialized_memory: int = 0  # MiB
+    boot_time: Number = UNSET
+    last_busy: Number = UNSET
 
 
 class NodesAnswer(Envelope, frozen=True, kw_only=True):
-    nodes: tuple[SlurmNodeState, ...]
+    nodes: tuple[Node, ...]
+    last_update: Number = UNSET  # when slurmctld wrote this answer, by its own clock
 
 
 class Maximums(Wire, frozen=True):

@@ -61,29 +61,18 @@ class Slurmctld(SlurmWorld):
         self.booted = NOW - 3600
 
     def _answer(self, request: str, job: JobId, headers: dict[str, str], raw: bytes) -> Answer:
-        if request == "GET nodes/" and not self.down:
-            return self._ok({"nodes": [_shown(node) for node in self.nodes.values()]})
         if request == "GET conf" and not self.down and headers.get("x-slurm-user-token") == self.token:
             meta = {"BOOT_TIME": int(self.booted), "NEXT_JOB_ID": {"set": True, "number": 7}}
             return self._ok({"slurm_conf_meta": meta, "slurm_conf": self.conf})
         return super()._answer(request, job, headers, raw)
 
 
-def _shown(node: WorldNode) -> dict[str, Any]:
-    state = ["IDLE", *(["DRAIN"] if node.drained else [])]
-    return {
-        "name": node.name,
-        "state": state,
-        "reason": node.reason,
-        "partitions": ["all", "slurm-bridge"],
-        "gres": f"gpu:{node.gpu_type}:{node.gpus}",
-    }
-
-
 class Installation:
     def __init__(self, tmp: Path, *, version: int = 45, **settings: Any) -> None:
         self.token = tmp / "token"
-        self.slurm = Slurmctld(WorldNode("n1"), WorldNode("n2"), version=version)
+        self.slurm = Slurmctld(
+            WorldNode("n1", external=False), WorldNode("n2", external=False), version=version
+        )
         self._made = NOW  # when the next object is created
         self.kube = Api(clock=lambda: NOW, now=lambda: self._made)
         base = {"slurmRestApi": "http://slurm", "slurmTokenFile": str(self.token), "clusterId": CLUSTER}

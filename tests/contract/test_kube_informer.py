@@ -100,7 +100,8 @@ async def test_foreign_pods_are_small(side: Side) -> None:
         await informer.wait_synced()
         pod = table.get(side.namespace, "theirs")
         assert pod is not None
-        assert (pod.labels, pod.containers, pod.scheduler) == ({}, (), "contract-somebody-else")
+        assert (pod.labels, pod.statuses, pod.scheduler) == ({}, (), "contract-somebody-else")
+        assert [c.resources.requests for c in pod.containers] == [{"cpu": "1"}]
         assert table.by_uid(pod.uid) is pod
         assert pod.uid not in table.ours
         await side.client.delete_pod(pod.namespace, pod.name, pod.uid)

@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge.core.model import Condition, Container, ContainerStatus, KubeNode, Owner, Pod, Resources, Uid
+from bridge.core.constraints import Toleration
+from bridge.core.model import (
+    Condition,
+    Container,
+    ContainerStatus,
+    KubeNode,
+    Node,
+    Owner,
+    Pod,
+    Resources,
+    Uid,
+)
 from bridge.errors import ProtocolError, UserError
-from bridge.kube import view, workload_view
+from bridge.kube import node_view, view, workload_view
 
 FULL: dict[str, Any] = {
     "metadata": {
@@ -107,20 +118,64 @@ def test_a_node_is_ready_only_if_it_says_so() -> None:
     meta = {"name": "n", "uid": "u", "labels": {"l": "1"}}
     told = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-30T12:00:00Z"}
     ready = {"conditions": [told], "allocatable": {"cpu": "8"}}
-    node = view.node(raw({"metadata": meta, "spec": {"unschedulable": True}, "status": ready}))
+    node = node_view.node(raw({"metadata": meta, "spec": {"unschedulable": True}, "status": ready}))
     assert (node.name, node.labels, node.ready, node.cordoned) == ("n", {"l": "1"}, True, True)
     assert node.ready_since == 1_796_040_000.0  # 2026-11-30T12:00:00Z
     assert node.allocatable == {"cpu": "8"}
     for status in ("False", "Unknown"):
         sick = {"conditions": [{"type": "Ready", "status": status}]}
-        assert not view.node(raw({"metadata": meta, "status": sick})).ready
-    assert not view.node(raw({"metadata": meta})).ready
+        assert not node_view.node(raw({"metadata": meta, "status": sick})).ready
+    assert not node_view.node(raw({"metadata": meta})).ready
+
+
+def test_of_a_node_everything_is_there_that_its_twin_in_slurm_is_told() -> None:
+    said = {"topology.slinky.slurm.net/spec": "default:leaf1", "other": "x"}
+    ours = {"type": "slinky.slurm.net/SlurmNode", "status": "False", "reason": "Drained", "message": "fan"}
+    times = {"lastTransitionTime": "2026-11-30T12:00:00Z", "lastHeartbeatTime": "2026-11-30T13:00:00Z"}
+    node = node_view.node(
+        raw({
+            "metadata": {"name": "n", "annotations": said, "deletionTimestamp": "2026-11-30T12:00:00Z"},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "Unknown"}, ours | times],
+                "nodeInfo": {"bootID": "b1", "kernelVersion": "6"},
+                "addresses": [
+                    {"type": "Hostname", "address": "n"},
+                    {"type": "InternalIP", "address": "10.0.0.1"},
+                    {"type": "InternalIP", "address": "fd00::1"},
+                ],
+            },
+        })
+    )  # fmt: skip
+    assert node.annotations == {"topology.slinky.slurm.net/spec": "default:leaf1"}
+    assert (node.deleted, node.unknown, node.ready) == (1_796_040_000.0, True, False)
+    assert (node.boot_id, node.addresses) == ("b1", ("10.0.0.1", "fd00::1"))
+    assert node.mirrored == Condition(
+        type=ours["type"], status="False", reason="Drained", message="fan", changed=1_796_040_000.0
+    )
+
+
+def test_a_heartbeat_of_kubelet_changes_nothing_in_a_node() -> None:
+    def at(time: str) -> Node:
+        found = [
+            {
+                "type": kind,
+                "status": "True",
+                "lastHeartbeatTime": time,
+                "lastTransitionTime": "2026-11-30T12:00:00Z",
+            }
+            for kind in ("Ready", "slinky.slurm.net/SlurmNode")
+        ]
+        return node_view.node(
+            raw({"metadata": {"name": "n", "resourceVersion": time}, "status": {"conditions": found}})
+        )
+
+    assert at("2026-11-30T13:00:00Z") == at("2026-11-30T13:00:10Z")
 
 
 def test_a_page_says_where_it_goes_on() -> None:
     page = view.pods_page(raw({"metadata": {"resourceVersion": "7", "continue": "t"}, "items": [FULL]}))
     assert (page.items, page.version, page.more) == ((view.pod(raw(FULL)),), "7", "t")
-    empty = view.nodes_page(raw({"metadata": {"resourceVersion": "7"}, "items": None}))
+    empty = node_view.page(raw({"metadata": {"resourceVersion": "7"}, "items": None}))
     assert (empty.items, empty.more) == ((), "")
 
 
@@ -136,9 +191,34 @@ def test_a_pod_that_is_not_ours_is_reduced() -> None:
             version="9",
             scheduler="s",
             node=KubeNode("n"),
+            priority_class="p",
+            containers=(Container(name="", resources=Resources(requests={"cpu": "1"})),),
+            init_containers=(Container(name=""), Container(name="", sidecar=True)),
+            overhead={"cpu": "10m"},
+            resources=Resources(requests={"cpu": "3"}),
             phase="Running",
         ),
     )
+
+
+def test_of_a_pod_that_is_not_ours_it_is_known_which_taints_it_bears_and_whether_it_is_a_slurmd() -> None:
+    tolerant = {"tolerations": [{"key": "slinky.slurm.net/managed-node", "operator": "Exists"}]}
+    meta = {"name": "a", "labels": {"app.kubernetes.io/name": "slurmd", "tier": "x"}}
+    pod = view.pod_event(
+        raw({"type": "ADDED", "object": {"metadata": meta, "spec": tolerant}}), lambda name: False
+    ).object
+    assert pod is not None
+    assert pod.labels == {"app.kubernetes.io/name": "slurmd"}
+    assert pod.constraints.tolerations == (Toleration("slinky.slurm.net/managed-node", "Exists", "", ""),)
+
+
+def test_ten_thousand_pods_of_others_share_what_they_ask_for() -> None:
+    first, second = view.pods_page(
+        raw({"metadata": {"resourceVersion": "7"}, "items": [FULL, {**FULL, "metadata": {"name": "b"}}]}),
+        lambda name: False,
+    ).items
+    assert first.containers[0] is second.containers[0]
+    assert first.constraints is second.constraints
 
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED"])
@@ -148,7 +228,7 @@ def test_an_event_carries_its_object_and_version(kind: str) -> None:
 
 
 def test_a_bookmark_carries_only_a_version() -> None:
-    event = view.node_event(
+    event = node_view.event(
         b'{"type":"BOOKMARK","object":{"kind":"Node","metadata":{"resourceVersion":"12"}}}'
     )
     assert (event.type, event.object, event.version) == ("BOOKMARK", None, "12")

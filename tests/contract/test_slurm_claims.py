@@ -57,7 +57,7 @@ async def test_a_place_that_others_hold_is_told_from_one_that_nobody_can_have(sl
     with pytest.raises(Invalid) as busy:
         await slurm.client.allocate(slurm.id(), pinned(spec(), (node,)))
     assert busy.value.code == BUSY
-    assert await slurm.client.drain(node, "slurm-bridge: a test")
+    assert await slurm.client.nodes.drain(node, "slurm-bridge: a test")
     try:
         with pytest.raises(Invalid) as drained:
             await slurm.client.allocate(slurm.id(), pinned(spec(), (node,)))
@@ -68,9 +68,9 @@ async def test_a_place_that_others_hold_is_told_from_one_that_nobody_can_have(sl
 
 async def test_a_drained_node_keeps_the_first_reason(slurm: Slurm) -> None:
     node = slurm.nodes[1]
-    assert await slurm.client.drain(node, "slurm-bridge: first")
+    assert await slurm.client.nodes.drain(node, "slurm-bridge: first")
     try:
-        assert not await slurm.client.drain(node, "slurm-bridge: second")
+        assert not await slurm.client.nodes.drain(node, "slurm-bridge: second")
         assert await reason(slurm, node) == "slurm-bridge: first"
     finally:
         await undrain(slurm, node)
@@ -78,7 +78,7 @@ async def test_a_drained_node_keeps_the_first_reason(slurm: Slurm) -> None:
 
 async def test_a_node_that_slurm_does_not_know_is_not_drained(slurm: Slurm) -> None:
     with pytest.raises(ProtocolError):
-        await slurm.client.drain(SlurmNode("no-such-node"), "slurm-bridge: a test")
+        await slurm.client.nodes.drain(SlurmNode("no-such-node"), "slurm-bridge: a test")
 
 
 async def test_the_id_of_a_job_that_slurm_never_had_is_free_and_that_of_a_live_one_is_not(

@@ -183,7 +183,7 @@ async def test_its_places_are_claimed_component_by_component(slurm: Slurm) -> No
 
 async def test_a_claim_of_which_one_node_is_drained_does_not_say_that_others_hold_it(slurm: Slurm) -> None:
     first, second = slurm.nodes[0], slurm.nodes[1]
-    assert await slurm.client.drain(second, "slurm-bridge: a test")
+    assert await slurm.client.nodes.drain(second, "slurm-bridge: a test")
     try:
         asked = several()
         one = replace(asked.others[0], tasks=1, nodes_max=1)

@@ -9,8 +9,9 @@ import pytest
 
 from bridge.config import from_mapping
 from bridge.core import checkup
-from bridge.core.checkup import Finding, SlurmNodeRecord, SlurmSetup
+from bridge.core.checkup import Finding, SlurmSetup
 from bridge.core.model import KubeNode, Node, SlurmNode
+from bridge.core.nodes import NodeRecord
 from bridge.names import DRAIN_PREFIX
 
 SETTINGS = from_mapping({"slurmctldAddress": "slurmctld:6817"})
@@ -27,9 +28,7 @@ GOOD = SlurmSetup(
 )
 PARTITION = SETTINGS.jobs.partition
 TWINS = {SlurmNode(name): Node(name=KubeNode(name)) for name in ("n1", "n2")}
-N1 = SlurmNodeRecord(
-    name=SlurmNode("n1"), states=frozenset({"IDLE"}), partitions=(PARTITION,), gres="gpu:h100:8"
-)
+N1 = NodeRecord(name=SlurmNode("n1"), states=frozenset({"IDLE"}), partitions=(PARTITION,), gres="gpu:h100:8")
 N2 = replace(N1, name=SlurmNode("n2"))
 
 
@@ -117,7 +116,7 @@ def test_without_a_hook_the_hand_over_of_gpus_is_not_guaranteed_on_nodes_with_sl
     ],
 )  # fmt: skip
 def test_nodes_that_need_a_person_are_told(
-    records: list[SlurmNodeRecord], twins: dict[SlurmNode, Node], said: str
+    records: list[NodeRecord], twins: dict[SlurmNode, Node], said: str
 ) -> None:
     finding = only(checkup.nodes(records, twins, (), GOOD, PARTITION))
     assert said in finding.text

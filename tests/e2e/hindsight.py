@@ -16,7 +16,7 @@ from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, is_ended
 from bridge.core.picture import Change, Picture
 from bridge.core.takeover import label_of
 from bridge.core.twins import by_slurm_name
-from bridge.kube import view
+from bridge.kube import node_view, view
 from bridge.names import DISRUPTION_CONDITION, SCHEDULED_CONDITION
 from bridge.slurm import translate, wire
 from tests.e2e import kube as k
@@ -119,7 +119,7 @@ def _jobs(slurm: Slurm, story: Story) -> tuple[JobRecord, ...]:
 
 
 def _nodes(kube: Kube) -> dict[SlurmNode, Node]:
-    return by_slurm_name(view.nodes_page(kube.ask("GET", "/api/v1/nodes").content).items)[0]
+    return by_slurm_name(node_view.page(kube.ask("GET", "/api/v1/nodes").content).items)[0]
 
 
 def _booted(slurm: Slurm) -> float:

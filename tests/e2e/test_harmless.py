@@ -154,7 +154,7 @@ def bridge_account(stack: Stack) -> Iterator[Kube]:
     "what",
     [
         "get secrets", "list secrets", "list configmaps", "create pods", "update pods", "deletecollection pods",
-        "patch nodes", "update nodes", "delete nodes", "patch nodes/status", "create pods/exec",
+        "create nodes", "update nodes", "delete nodes", "update nodes/status", "create pods/exec",
         "create pods/eviction", "create serviceaccounts/token", "patch jobs.batch", "delete jobs.batch",
         "patch namespaces", "delete namespaces", "create clusterrolebindings.rbac.authorization.k8s.io",
         "patch mutatingadmissionpolicies.admissionregistration.k8s.io", "delete leases.coordination.k8s.io",
@@ -167,8 +167,11 @@ def test_the_bridge_has_no_right_to(what: str, bridge_account: Kube) -> None:
 
 @pytest.mark.parametrize(
     "what",
-    ["patch pods", "delete pods", "create pods/binding", "patch pods/status", "list nodes", "create events"],
-)
+    [
+        "patch pods", "delete pods", "create pods/binding", "patch pods/status", "list nodes", "patch nodes",
+        "patch nodes/status", "create events",
+    ],
+)  # fmt: skip
 def test_the_bridge_has_the_right_to(what: str, bridge_account: Kube) -> None:
     assert _may(bridge_account, what)
 

@@ -27,7 +27,7 @@ from bridge.core.invariants import (
 from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, Uid, is_ended
 from bridge.core.picture import Change, Picture
 from bridge.core.twins import by_slurm_name
-from bridge.kube import view
+from bridge.kube import node_view, view
 from bridge.slurm import components, translate, wire
 from tests.sim.kubelets import Kubelets
 from tests.worlds.kube import KubeWorld
@@ -249,6 +249,6 @@ class Witness:
     def _node_table(self) -> dict[SlurmNode, Node]:
         version = sum(int(n["metadata"]["resourceVersion"]) for n in self._kube.storage.all("nodes"))
         if self._nodes[0] != version:
-            found = [view.node(msgspec.json.encode(n)) for n in self._kube.storage.all("nodes")]
+            found = [node_view.node(msgspec.json.encode(n)) for n in self._kube.storage.all("nodes")]
             self._nodes = (version, by_slurm_name(found)[0])
         return self._nodes[1]

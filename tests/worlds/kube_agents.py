@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.core.fit import Needs, Taken, obstacle
-from bridge.kube import view
+from bridge.kube import node_view, view
 from tests.worlds.kube import KubeWorld
 from tests.worlds.kube_merge import Object
 from tests.worlds.kube_storage import Refused, encode
@@ -150,7 +150,7 @@ class Scheduler:
         alive = [p for p in there if p["status"].get("phase") not in ("Succeeded", "Failed")]
         ports = [port for p in alive for port in view.pod_from_object(p).constraints.ports]
         wants = Needs(view.pod_from_object(pod).constraints)
-        return not obstacle(wants, replace(view.node(encode(node)), ready=True), Taken(0, ports))
+        return not obstacle(wants, replace(node_view.node(encode(node)), ready=True), Taken(0, ports))
 
     async def _ask(self, pod: Object, nodes: list[str]) -> list[str]:
         if not nodes:

@@ -194,9 +194,10 @@ class Storage:
         new = strategic_merge(old, patch)
         if subresource == "status":
             new = {**old, "metadata": new["metadata"], "status": new.get("status", {})}
-        elif resource == "pods":
-            new["status"] = old["status"]
-            _check_pod_update(old, new)
+        elif resource in ("pods", "nodes"):
+            new["status"] = old.get("status", {})
+            if resource == "pods":
+                _check_pod_update(old, new)
         return self._update(resource, (namespace, name), old, new)
 
     def delete(self, resource: str, namespace: str, name: str, options: Mapping[str, Any]) -> Object:

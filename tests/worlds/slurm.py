@@ -19,6 +19,7 @@ import httpx
 import msgspec
 
 from bridge.core.model import JobId, is_ended
+from tests.worlds import slurm_nodes
 from tests.worlds.slurm_books import CLUSTER, Books, number
 from tests.worlds.slurm_cluster import Cluster
 from tests.worlds.slurm_faults import Fault, Faults, Kind
@@ -33,6 +34,8 @@ Answer = tuple[int, str, bytes]
 JSON = "application/json"
 encode = msgspec.json.Encoder().encode
 BOOKS = re.compile(r"slurmdb/v0\.0\.(\d+)/(?:qos/|job/(\d+))")
+NODES = re.compile(r"nodes/|node/[^/]+")
+NEW_NODE = "new/node/"  # since 25.11
 DOWN = {"GET jobs/state/": (500, -1), "GET job/{id}": (500, -1), "DELETE job/{id}": (403, 1)}
 ROUTES = (
     ("GET", re.compile(r"ping/"), "ping/"),
@@ -70,6 +73,7 @@ class SlurmWorld(Cluster):
         self.latency = 0.0  # seconds of every request, half of them before it is carried out
         self.faults = Faults()
         self.requests: list[str] = []  # "GET job/{id}"
+        self._since: int | None = None  # of the question that is answered now: Unix seconds
         self.serving: JobId | None = None  # a client's request changes this job now
         self._hanging: set[asyncio.Task[Answer]] = set()
 
@@ -89,13 +93,15 @@ class SlurmWorld(Cluster):
             if not message.get("more_body"):
                 break
         headers = {k.decode().lower(): v.decode() for k, v in scope["headers"]}
-        status, kind, body = await self.serve(scope["method"], scope["path"], headers, raw)
+        path = f"{scope['path']}?{scope['query_string'].decode()}"
+        status, kind, body = await self.serve(scope["method"], path, headers, raw)
         start = {"type": "http.response.start", "status": status}
         await send({**start, "headers": [(b"content-type", kind.encode())]})
         await send({"type": "http.response.body", "body": body})
 
     async def serve(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> Answer:
         """One request; raises httpx's errors where the connection breaks."""
+        path, _, query = path.partition("?")
         prefix = f"/slurm/v0.0.{self.version}/"
         route, job = (
             _route(method, path.removeprefix(prefix)) if path.startswith(prefix) else (path, JobId(0))
@@ -116,6 +122,7 @@ class SlurmWorld(Cluster):
             return fault.status, fault.content_type, fault.body
         if fault is not None and fault.kind is Kind.HTML:
             return 200, "text/html", b"<html><body>Please log in</body></html>"
+        self._since = int(query.removeprefix("update_time=") or 0) or None
         answer = self._answer(request, job, headers, raw)
         if self.latency:
             await asyncio.sleep(self.latency / 2)
@@ -203,7 +210,8 @@ class SlurmWorld(Cluster):
             if not self.books.answers:
                 return self._refused(502, 7000, "Unable to connect to database")
             return self._ok(self.books.told(job) if job else self.books.qos())
-        if route not in {known for _, _, known in ROUTES} and route.removeprefix("node/") not in self.nodes:
+        nodes = NODES.fullmatch(route) or (route == NEW_NODE and self.version >= 44)
+        if not nodes and route not in {known for _, _, known in ROUTES}:
             return 404, "text/plain", b"Unable to find requested URL endpoint."
         given = headers["x-slurm-user-token"]
         good = given == self.token or given in self.users_of_tokens
@@ -270,16 +278,10 @@ class SlurmWorld(Cluster):
                     "nodes": {"configured": ",".join(self.nodes)},
                 }
                 return self._ok({"partitions": [{"name": name, **every} for name in names]})
-        verb, _, name = request.partition(" node/")
-        node = self.nodes[name]
-        if verb == "GET":
-            state = ["IDLE", *(["DRAIN"] if node.drained else [])]
-            return self._ok({"nodes": [{"name": name, "state": state, "reason": node.reason}]})
-        if verb == "POST" and body.get("state") == ["DRAIN"]:
-            self.set_node(replace(node, drained=True, reason=body.get("reason", "")))
-            self.on_change()
-            return self._ok({})
-        raise AssertionError(request)
+        method, _, route = request.partition(" ")
+        _, slash, name = route.partition("node/")
+        found = slurm_nodes.answered(self, method, name if slash else "", body, self._since)
+        return (304, "", b"") if found is None else self._ok(found)
 
     def _submitted(self, jobs: list[dict[str, Any]], *, immediate: bool) -> Answer:
         for job in jobs:
@@ -326,7 +328,7 @@ class SlurmWorld(Cluster):
     def _ok(self, body: dict[str, Any], *warnings: str) -> Answer:
         meta = {"slurm": {"version": self._slurm_version(), "cluster": CLUSTER}}
         listed = [{"description": w, "source": "world"} for w in warnings]
-        return 200, JSON, encode({**body, "meta": meta, "errors": [], "warnings": listed})
+        return 200, JSON, encode({"errors": [], **body, "meta": meta, "warnings": listed})
 
     def _refused(self, status: int, code: int, text: str) -> Answer:
         error = {"description": "Request failed", "error_number": code, "error": text, "source": "world"}

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.core.model import JobId, is_ended
+from tests.worlds import slurm_nodes
 from tests.worlds.slurm_jobs import Refused, WorldJob, WorldNode, names_of
 from tests.worlds.slurm_placing import all_placed, layout, placed
 
@@ -24,7 +25,7 @@ _OF_A_GANG = {"memory_per_cpu", "tres_per_task"}
 MAX_WALL = "QOSMaxWallDurationPerJobLimit"
 
 
-class Cluster:
+class Cluster(slurm_nodes.NodeTable):
     """Everything a test may do to Slurm is a public method or attribute here."""
 
     def __init__(
@@ -44,8 +45,9 @@ class Cluster:
         self.held = False  # True: the scheduler starts nothing
         self.start_delay = 0.0  # seconds from submit to start
         self.clock = clock
+        self.nodes_changed = clock()
         self.came_up = self.booted = clock()  # the second as it tells: no two starts within one second
-        self._external = external
+        self.external = external  # it has nodes without slurmd, and jobs without a process
         self._min_job_age = min_job_age
         self.on_change: Callable[[], None] = lambda: None  # after every change of any job
         self._next_native = 1
@@ -82,7 +84,7 @@ class Cluster:
                 raise Refused(*OVER_LIMIT)
             if too_much:
                 raise Refused(*NOT_NOW)
-            if any(self.nodes[name].drained for name in job.required):
+            if self._closed(job.required):
                 raise Refused(2068, "Required node not available (down, drained or reserved)")
             if self._others_first(job):
                 raise Refused(2013, "Immediate execution impossible, insufficient priority")
@@ -181,7 +183,7 @@ class Cluster:
                     for one in placed:
                         self._start(one)
             for one in whole if placed is None else ():
-                closed = any(self.nodes[name].drained for name in one.required)
+                closed = self._closed(one.required)
                 reason = MAX_WALL if self._too_long(one) else "ReqNodeNotAvail" if closed else "Resources"
                 if one.reason != reason and "PENDING" in one.states:
                     self._put(replace(one, reason=reason))
@@ -214,11 +216,6 @@ class Cluster:
     def add(self, job: WorldJob) -> None:
         """A job from nowhere, as it stands."""
         self._put(job)
-
-    def set_node(self, node: WorldNode) -> None:
-        """Add a node, or replace the one of that name (drain it, resize it)."""
-        self.nodes[node.name] = node
-        self._changes += 1
 
     def start(self, job: JobId, *nodes: str) -> WorldJob:
         """Start a waiting job now, on these nodes (default: first fit)."""
@@ -303,6 +300,8 @@ class Cluster:
     def _put(self, job: WorldJob, *, gone: bool = False) -> None:
         now = self.clock()
         self._changes += 1
+        if job.gpus:
+            slurm_nodes.used(self, job, gone=gone)
         if gone:
             self.jobs.pop(job.id, None)
         else:
@@ -369,7 +368,7 @@ class Cluster:
         )
 
     def _check(self, job: WorldJob, body: dict[str, Any]) -> None:
-        if job.external and not self._external:
+        if job.external and not self.external:
             raise Refused(9207, 'Unknown flag "EXTERNAL_JOB"')
         if not job.external and not body.get("script") and not body.get("immediate"):
             raise Refused(9000, "Job script is missing")
@@ -382,13 +381,13 @@ class Cluster:
         names = re.findall(r"gres/(\w+)", body.get("tres_per_node", ""))
         if set(names) - {"gpu"}:
             raise Refused(2072, "Invalid generic resource (gres) specification")
-        if self._external and int(body.get("tasks", 1)) < job.node_count:
+        if self.external and int(body.get("tasks", 1)) < job.node_count:
             raise Refused(2025, "Task count specification invalid")
         fit = [n for n in self.nodes.values() if n.cpus >= job.cpus and n.memory >= job.memory]
         ever = any(n.gpus >= job.gpu_count for n in fit) and "temporary_disk_per_node" not in body
         if job.tasks is not None:
             ever = ever and self._place(replace(job, excluded=frozenset()), empty=True) is not None
-        too_much = self._external and job.cpus > sum(n.cpus for n in self.nodes.values())
+        too_much = self.external and job.cpus > sum(n.cpus for n in self.nodes.values())
         if not ever and not too_much and not body.get("immediate"):
             # As Slurm does: the refusal leaves a record that keeps the id busy.
             self._put(replace(job, states=frozenset({"FAILED"}), reason="BadConstraints", ended=self.clock()))

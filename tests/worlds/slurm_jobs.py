@@ -26,6 +26,26 @@ class WorldNode:
     gpu_type: str = "h100"
     drained: bool = False
     reason: str = ""  # of the drain
+    reason_by: str = "root"
+    reason_at: float = 0.0
+    external: bool = True  # no slurmd, where Slurm is new enough
+    dynamic: bool = True  # slurm.conf does not have it
+    failing: bool = False
+    down: bool = False
+    silent: bool = False  # slurmctld does not reach it
+    reservation: str = ""
+    features: tuple[str, ...] = ("bridge",)
+    topology: str = ""
+    comment: str = ""
+    extra: str = ""
+    address: str = "127.0.0.1"
+    booted: float = 0.0
+    last_busy: float = 0.0
+
+    @property
+    def closed(self) -> bool:
+        """Nothing starts there."""
+        return self.drained or self.failing or self.down or self.silent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ def placed(
         here = holders.get(node.name, [])
         free = sorted(set(range(node.gpus)) - {i for j in here for i in j.gpus[node.name]})
         room = (
-            (empty or not node.drained)
+            (empty or not node.closed)
             and not any(j.whole for j in here)
             and not (job.whole and here)
             and node.cpus - sum(j.busy_cpus(node.name) for j in here) >= job.cpus
@@ -52,7 +52,7 @@ def _packed(
     for node in nodes:
         left = job.tasks - sum(held.values())
         wanted = job.layout.count(node.name) if job.layout else left
-        if node.name in job.excluded or not wanted or (node.drained and not empty):
+        if node.name in job.excluded or not wanted or (node.closed and not empty):
             continue
         if job.required and node.name not in job.required:
             continue

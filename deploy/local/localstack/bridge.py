@@ -99,6 +99,7 @@ def _config(stack: Stack) -> str:
         "slurmTokenFile": str(stack.token_file),
         "partition": "slurm-bridge",
         "mcsLabel": '""',
+        "taintNodes": "false",  # pods of others have no other nodes here
         **stack.options.settings,
     }
     return "".join(f"{key}: {value}\n" for key, value in settings.items())
