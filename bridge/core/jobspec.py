@@ -21,7 +21,10 @@ from bridge.core.overrides import OptionError, Options, key
 from bridge.errors import UserError
 
 MINUTE = 60  # seconds
-WITHOUT_LIMIT = f"with a deadline Slurm wants a time limit that ends before it: set {key('timelimit')}, or activeDeadlineSeconds"
+WITHOUT_LIMIT = (
+    "with a deadline Slurm wants a time limit that ends before it:"
+    f" set {key('timelimit')}, or activeDeadlineSeconds"
+)
 _FIELDS = frozenset(field.name for field in fields(JobSpec))
 
 

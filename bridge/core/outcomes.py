@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bridge import errors
+from bridge.core import hostlist
+from bridge.core.jobspec import WITHOUT_LIMIT, padded
+from bridge.core.steps import SubmitHeld, SubmitJob
 
 
 class Outcome(StrEnum):
@@ -23,6 +26,7 @@ class Outcome(StrEnum):
 
 
 DUPLICATE_ID = 2011
+OVER_LIMITS = frozenset({2050, 2051})  # a limit of a QOS, association or partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +82,21 @@ def of_submit(error: errors.BridgeError | None, *, immediate: bool) -> Outcome:
         ):
             return row.outcome
     raise AssertionError("the last row takes every BridgeError")
+
+
+def too_long(step: SubmitJob | SubmitHeld, outcome: Outcome, error: errors.BridgeError) -> bool:
+    """What we put on top of the time limit may be why.
+
+    A new pod's immediate allocation is refused also for limits that the queue waits for.
+    """
+    asked = outcome is Outcome.REFUSED or bool(step.spec.required_nodes)
+    return asked and error.code in OVER_LIMITS and padded(step.spec)
+
+
+def refusal(step: SubmitJob | SubmitHeld, error: errors.BridgeError) -> str:
+    """For the pod's author."""
+    text = f"Slurm refuses the job: {error.said or error}"
+    if error.code in OVER_LIMITS and step.spec.deadline and step.spec.time_limit is None:
+        text += f"; {WITHOUT_LIMIT}"
+    avoided = hostlist.compress(step.spec.excluded_nodes)
+    return f"{text}; nodes excluded: {avoided}" if avoided else text

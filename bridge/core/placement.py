@@ -89,7 +89,11 @@ def _by_component(
     before = 0
     for at, part in enumerate(record.parts):
         own = asked.get(sizes[at]) if at < len(sizes) else None
-        if own is not None and (mine := members.get(at)):
+        mine = members.get(at)
+        if own is None and mine:
+            text = f"job {record.id}: nothing is known of a size like that of pod {mine[0].ref} now"
+            raise PlacementError(text)
+        if own is not None and mine:
             slots = place(
                 replace(group, pods=tuple(mine)),
                 replace(part, id=record.id),

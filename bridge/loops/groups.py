@@ -14,12 +14,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from bridge.apply import WriteDoor
-from bridge.core import held, hostlist
+from bridge.core import held
 from bridge.core.breaker import PAUSE, Key
-from bridge.core.jobspec import WITHOUT_LIMIT, padded
 from bridge.core.lifecycle import decide
 from bridge.core.model import GroupKey, JobId, JobRecord, Pod, Uid, Workload
-from bridge.core.outcomes import Outcome, of_submit
+from bridge.core.outcomes import Outcome, of_submit, refusal, too_long
 from bridge.core.steps import (
     TO_A_POD,
     AdoptJob,
@@ -52,7 +51,6 @@ RESYNC = 60.0  # seconds in which every group is looked at about once, whatever 
 RESYNC_TICK = 0.25  # seconds
 STIRRED_PAUSE = 0.005  # seconds between groups of which a change of one node may change the jobs
 UNKNOWN_NODE = 2018  # Slurm's error number for a node name that it doesn't know
-OVER_LIMITS = frozenset({2050, 2051})  # Slurm's error numbers for a limit of a QOS, association or partition
 STALE = 2.0  # seconds: that a job is to end is decided anew when the steps before it took longer, as it frees devices
 NODES_BUSY = 2016  # Slurm's error number for a place that others hold
 ASK_FOR_OWNER = 2.0  # seconds without the Job of a pod
@@ -343,7 +341,7 @@ class GroupsLoop:
         if isinstance(step, SubmitJob):
             self._left_behind(key, step, outcome)
         match outcome:
-            case Outcome.NO_ROOM | Outcome.REFUSED if _too_long(step, outcome, error):
+            case Outcome.NO_ROOM | Outcome.REFUSED if too_long(step, outcome, error):
                 self._snapshot.memory.unpad(key)
                 self.queue.add(key)
             case Outcome.NO_ROOM | Outcome.REFUSED if step.spec.required_nodes:
@@ -360,9 +358,7 @@ class GroupsLoop:
                 self._snapshot.memory.slurm_nodes.clear()  # one was deleted in Slurm: learn them anew
                 self.queue.add(key)
             case Outcome.REFUSED:
-                self._snapshot.memory.refuse(
-                    key, step.spec, _refusal(step, error), young=self._snapshot.young
-                )
+                self._snapshot.memory.refuse(key, step.spec, refusal(step, error), young=self._snapshot.young)
                 self.queue.add(key)
             case _:
                 if outcome is Outcome.UNKNOWN:
@@ -383,20 +379,3 @@ class GroupsLoop:
         # a job that runs would be a second job.
         if outcome in (Outcome.NO_ROOM, Outcome.TAKEN, Outcome.UNKNOWN) or step.spec.required_nodes:
             self._watcher.want(step.id)
-
-
-def _too_long(step: SubmitJob | SubmitHeld, outcome: Outcome, error: BridgeError) -> bool:
-    """What we put on top of the time limit may be why.
-
-    A new pod's immediate allocation is refused also for limits that the queue waits for.
-    """
-    asked = outcome is Outcome.REFUSED or bool(step.spec.required_nodes)
-    return asked and error.code in OVER_LIMITS and padded(step.spec)
-
-
-def _refusal(step: SubmitJob | SubmitHeld, error: BridgeError) -> str:
-    text = f"Slurm refuses the job: {error.said or error}"
-    if error.code in OVER_LIMITS and step.spec.deadline and step.spec.time_limit is None:
-        text += f"; {WITHOUT_LIMIT}"
-    avoided = hostlist.compress(step.spec.excluded_nodes)
-    return f"{text}; nodes excluded: {avoided}" if avoided else text
