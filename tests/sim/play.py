@@ -177,6 +177,7 @@ class _Stage:
         sim.witness.fail(found[0])
 
     def _unfinished(self) -> Violation | None:
+        """There is room for everybody, but where a node stays drained, as pods use there what Slurm doesn't count."""
         seen = self._sim.witness.picture()
         room = sum(1 for node in self._sim.slurm.nodes.values() if not node.drained)
         for pod in seen.pods:
@@ -186,7 +187,8 @@ class _Stage:
             short = (
                 any(0 < (job.time_limit or 0) <= SHORT for job in live) if live else _LIMIT in pod.annotations
             )
-            if not pod.ended and (pod.phase != "Running" or short):
+            less = not pod.node and any(node.drained for node in self._sim.slurm.nodes.values())
+            if not pod.ended and not less and (pod.phase != "Running" or short):
                 what = (
                     "runs on, although its time is over" if short else "does not run, although there is room"
                 )
