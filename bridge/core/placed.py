@@ -180,7 +180,9 @@ def _upkeep(facts: Facts, running: list[Member], record: JobRecord) -> tuple[Ste
     for member in running:
         bound = max(facts.slurm_now, record.started)  # a clock that is in doubt is too early
         bound = min(bound, record.ended) if is_ended(record.states) and record.ended else bound
-        wanted = [c for c in (scheduled_repair(member.pod, bound),) if c is not None]
+        # Of a job that waits no start is known, and the binding must not look as if it had been before that.
+        repair = scheduled_repair(member.pod, bound) if "PENDING" not in record.states else None
+        wanted = [repair] if repair is not None else []
         shown = job_condition(record, facts.now, note=told(facts, record))
         if member.pod.condition(JOB_CONDITION) is not None and worth_writing(member.pod, shown, facts.now):
             wanted.append(shown)

@@ -151,6 +151,13 @@ def test_a_late_bind_reply_is_repaired() -> None:
     assert (step.conditions[0].type, step.conditions[0].status) == (SCHEDULED_CONDITION, "True")
 
 
+def test_a_late_bind_reply_is_not_repaired_by_a_job_that_seems_to_wait() -> None:
+    """Its start is not known, and the binding must not look older."""
+    wrong = Condition(type=SCHEDULED_CONDITION, status="False", reason="SchedulerError")
+    decision = decide(facts(bound(FIRST, conditions=(wrong,)), sights=(sight(record(FIRST, "PENDING")),)))
+    assert not [s for s in decision.steps if isinstance(s, SetConditions)]
+
+
 def test_a_second_live_job_of_a_bound_pod_is_ended() -> None:
     two = (sight(record(FIRST, "RUNNING")), sight(record(FAST, "PENDING")))
     decision = decide(facts(bound(FIRST), sights=two))

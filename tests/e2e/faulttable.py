@@ -80,9 +80,14 @@ class FaultTable:
             scene.stack.heal()  # whatever the row before left
             bridge = scene.stack.pid("bridge")
             jobs = {k.uid(pod): k.job_label(pod) for pod in scene.pods() if k.phase(pod) == "Running"}
+            scene.create(k.pod(f"ends-{name}"))
+            ending = k.job_label(scene.running(f"ends-{name}"))
             assert len(jobs) >= PODS, f"only {len(jobs)} pods have survived the rows before"
             with proxy.failing(fault) if fault else scene.stack.stopped("slurmctld"):
                 scene.create(k.pod(f"during-{name}"))
+                scene.finish(f"ends-{name}", 3)
+                scene.ended(f"ends-{name}")
+                scene.delete(f"ends-{name}")  # and with it all that anybody but the bridge knows of its end
                 throughout(
                     "every running pod is left alone", SECONDS, lambda: _unharmed(scene, jobs), every=1.0
                 )
@@ -93,6 +98,8 @@ class FaultTable:
                 pod = scene.running(new, within=RECOVERY - (time.monotonic() - over), promised=True)
                 jobs[k.uid(pod)] = k.job_label(pod)
             recovered = time.monotonic() - over
+            ended = scene.job_becomes(ending, "FAILED", within=RECOVERY - recovered)
+            assert ended.exit_code == 3, f"{name}: job {ending}, whose pod failed meanwhile, ended otherwise"
 
             assert scene.stack.pid("bridge") == bridge
             assert scene.stack.runs("bridge")

@@ -136,6 +136,19 @@ def test_what_slurm_ended_and_forgot_while_the_bridge_was_away_is_ended_right(sc
     assert k.job_label(scene.get("steady")) == kept
 
 
+def test_who_waited_goes_with_a_job_that_was_cancelled_and_forgotten_while_the_bridge_was_away(
+    scene: Scene,
+) -> None:
+    uid = scene.create(k.pod("waits", options={"begin": "2040-01-01T00:00:00Z"}))
+    job = scene.waiting_job(uid).id
+    scene.says("waits", f"job {job} is PENDING")
+    with scene.stack.without("bridge"):
+        scene.slurm.scancel(job)
+        eventually("slurmctld has forgotten it", lambda: scene.slurm.job(job) is None, within=150, every=1.0)
+    scene.gone("waits", within=60)
+    assert scene.slurm.jobs_of(uid) == [], "nothing more is asked for"
+
+
 def _says(name: str, key: str, value: str) -> Object:
     """A pod that kubelet says this of when it ends."""
     pod = k.pod(name, run=1)

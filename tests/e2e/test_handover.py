@@ -146,6 +146,19 @@ def test_without_a_bridge_a_native_job_starts_after_a_bounded_wait_and_says_so(s
     scene.stack.wait_leading()
 
 
+def test_a_native_job_whose_hook_waits_no_longer_is_told_while_the_pod_lives(scene: Scene) -> None:
+    old = stubborn(scene)
+    job, _ = native(scene)
+    with configured(scene.stack, WAIT=2):
+        cancelled(scene, old)
+        scene.job_becomes(job, "RUNNING", within=20)
+        told = f"native job {job} runs, though a pod may still use its GPUs: {scene.namespace}/old"
+        eventually("it is told", lambda: told in scene.stack.bridge.get("/readyz").text, within=GRACE - 5)
+        assert scene.stack.metric("slurm_bridge_handover_answers_total", answer="overrun") >= 1
+    died(scene, k.uid(old))
+    eventually("no more", lambda: told not in scene.stack.bridge.get("/readyz").text, within=GRACE + 15)
+
+
 def test_a_hook_that_fails_closed_has_slurm_requeue_the_job(scene: Scene) -> None:
     with scene.stack.without("bridge"), configured(scene.stack, SILENT=1, FAIL="closed") as log:
         job, started = native(scene)

@@ -61,3 +61,14 @@ def test_a_binding_asked_for_again_is_a_success_and_never_another_place(scene: S
         assert (not answer["Error"]) == well, answer
     assert scene.job_of(scene.get("bound")).running
     assert [job.id for job in scene.real_jobs_of([k.uid(pod)])] == [k.job_label(pod)]
+
+
+def test_a_mark_that_somebody_overwrites_is_written_again_and_its_job_ends_with_its_pod(scene: Scene) -> None:
+    uid = scene.create(k.pod("noted", gpus=1))
+    job = k.job_label(scene.running("noted"))
+    with scene.stack.without("bridge"):
+        scene.stack.run("scontrol", "update", f"jobid={job}", "AdminComment=looked at by bob")
+        assert not scene.slurm.jobs_of(uid)
+    eventually("the job says whose it is", lambda: [found.id for found in scene.slurm.jobs_of(uid)] == [job])
+    scene.finish("noted", 3)
+    assert scene.job_becomes(job, "FAILED").exit_code == 3
