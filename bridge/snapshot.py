@@ -227,6 +227,7 @@ class Snapshot:
             slurm_now=self.slurm_now(),
             spec=asked.spec,
             refusal=asked.refusal,
+            epoch=self._translator.epoch,
             fit=asked.fit,
             unread=self._translator.unread(key, pods),
             fast_id=current[0],

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 
 from bridge.candidates import Candidates
 from bridge.config import JobSettings
 from bridge.core import attempt as attempts
 from bridge.core import grouping
-from bridge.core.changed import stamped
+from bridge.core.changed import epoch, stamped
 from bridge.core.facts import Member, Refusal
 from bridge.core.fit import EVERYWHERE, Fit
 from bridge.core.grouping.owners import Chain, chain
@@ -76,6 +77,7 @@ class Translator:
         self._wall = wall
         self._owners = owners
         self._undivided = undivided
+        self.epoch = epoch(settings, version("slurm-bridge"))
         self._answers: dict[GroupKey, _Answer] = {}
 
     def job(
@@ -110,7 +112,7 @@ class Translator:
                 attempt=number.number,
                 undivided=undivided,
             )
-            answer = _Answer(question, stamped(spec))
+            answer = _Answer(question, stamped(spec, self.epoch))
         except UserError as error:
             answer = _Answer(question, None, str(error))
         self._answers[group.key] = answer

@@ -202,6 +202,7 @@ class Facts:
     slurm_now: float = 0.0
     spec: JobSpec | None = None  # of the current attempt; None while refused or when no pod is left
     refusal: Refusal | None = None
+    epoch: str = ""  # by which rules pods become jobs now (core.changed)
     fit: Fit = EVERYWHERE  # which nodes can take its pods now
     unread: str = ""  # an object whose annotations count and that we have not seen yet, "Job ns/name"
     fast_id: JobId | None = None  # the id of this attempt's immediate allocation

@@ -54,3 +54,30 @@ def test_a_job_of_an_earlier_version_whose_mark_does_not_tell_is_kept() -> None:
     told = identity.parse(identity.render(replace(ASKED.mark, asks="")))
     waits = replace(WAITS, mark=told)
     assert decide(facts(pod(), spec=EDITED, sights=(sight(waits),))).verdict.reason == Reason.QUEUED
+
+
+def test_other_settings_or_another_version_cost_nobody_his_place_in_the_queue() -> None:
+    """They would cost it all pods that wait, at once."""
+    now = stamped(replace(SPEC, account="other"), "of-today")
+    assert (
+        decide(facts(pod(), spec=now, epoch="of-today", sights=(sight(WAITS),))).verdict.reason
+        == Reason.QUEUED
+    )
+
+
+def test_nor_does_a_setting_under_which_its_pod_is_impossible_but_a_grant_is_held_for_nobody() -> None:
+    refusal = Refusal(text="nvidia.com/gpu: is not in gresByResource", retry_in=None)
+    waits = decide(facts(pod(), spec=None, refusal=refusal, epoch="of-today", sights=(sight(WAITS),)))
+    assert not [step for step in waits.steps if isinstance(step, EndJob)]
+    runs = decide(facts(pod(), spec=None, refusal=refusal, epoch="of-today", sights=(sight(RUNS),)))
+    assert [step for step in runs.steps if isinstance(step, EndJob)]
+
+
+def test_just_after_a_start_nothing_is_taken_for_an_edit_of_a_pod_that_was_there_before() -> None:
+    """What it belongs to may not have been read yet."""
+    old = replace(pod(), created=NOW - 3600)
+    fresh = facts(old, spec=EDITED, known_for=5.0, sights=(sight(WAITS),))
+    assert decide(fresh).verdict.reason == Reason.QUEUED
+    young = replace(old, created=NOW - 4)
+    edited = facts(young, spec=EDITED, known_for=5.0, sights=(sight(WAITS),))
+    assert isinstance(decide(edited).steps[0], Forsake)
