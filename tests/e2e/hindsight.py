@@ -6,6 +6,7 @@ are decoded as the bridge decodes them, so that both speak of the same things.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from bridge.core.picture import Change, Picture
 from bridge.core.takeover import label_of
 from bridge.core.twins import by_slurm_name
 from bridge.kube import node_view, view
-from bridge.names import DISRUPTION_CONDITION, SCHEDULED_CONDITION
+from bridge.names import DISRUPTION_CONDITION, JOB_CONDITION, SCHEDULED_CONDITION
 from bridge.slurm import translate, wire
 from tests.e2e import kube as k
 from tests.e2e.kube import Kube, Object
@@ -86,6 +87,8 @@ def _deletion(present: Picture, pod: Pod, all_pods: Iterable[Pod], earlier: floa
 
 def _as_of(job: JobRecord, moment: float) -> JobRecord:
     """What Slurm said then, in whole seconds."""
+    if is_ended(job.states) and 0 < job.ended <= moment:
+        return job  # of one that never started, the books tell when it might have
     if job.started > moment:
         return replace(job, states=frozenset({"PENDING"}), nodes=(), ended=0.0)
     if is_ended(job.states) and job.ended > moment:
@@ -109,13 +112,21 @@ def _jobs(slurm: Slurm, story: Story) -> tuple[JobRecord, ...]:
         if job.het_job_id.value in (0, job.job_id)
     )
     listed = [record for record in wholes if record is not None]
-    named = {job for pod in story.last if (job := label_of(pod)) is not None} - {job.id for job in listed}
+    named = {job for pod in story.last for job in (label_of(pod), _shown(pod)) if job is not None}
+    named -= {job.id for job in listed}
     asked = {job: raw for job in named if (raw := slurm.books(job))}
     found = (
         translate.accounted(msgspec.json.decode(raw, type=wire.AccountedAnswer), job)
         for job, raw in asked.items()
     )
     return (*listed, *(record for record in found if record is not None and is_ended(record.states)))
+
+
+def _shown(pod: Pod) -> JobId | None:
+    """The job that a pod which waited, and has no label, spoke of last."""
+    shown = pod.condition(JOB_CONDITION)
+    found = re.match(r"job ([0-9]+) is ", shown.message) if shown is not None else None
+    return JobId(int(found[1])) if found else None
 
 
 def _nodes(kube: Kube) -> dict[SlurmNode, Node]:
