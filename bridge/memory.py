@@ -26,6 +26,9 @@ from bridge.core.model import (
 
 END_KEPT = 600.0  # seconds: longer than slurmctld and the sweep need to bring a lost end to light
 LATE = 5.0  # seconds that a request may lie in slurmctld after its caller gave up
+HUNG = (
+    60.0  # the same, where a late job would be a second one: of a gang whose pods are not the same any more
+)
 YOUNG_PAUSE = 15.0  # the same while slurmctld has just started
 NO_FAST = 10.0  # seconds after an immediate allocation without room in which no other is tried for the group
 DRAIN_LOOK = 60.0  # seconds before a node that we drained is looked at again
@@ -213,10 +216,10 @@ class Memory:
         """A submit has no answer: the job may exist, or come to exist when a hung slurmctld goes on."""
         self._doubts[job] = self._clock()
 
-    def doubts(self, job: JobId | GroupKey, poll_age: float) -> bool:
+    def doubts(self, job: JobId | GroupKey, poll_age: float, late: float = LATE) -> bool:
         """Still in doubt? Ends with a poll begun well after the question; the caller has looked for the job itself."""
         asked = self._doubts.get(job)
-        if asked is not None and self._clock() - poll_age > asked + LATE:
+        if asked is not None and self._clock() - poll_age > asked + late:
             del self._doubts[job]
         return job in self._doubts
 

@@ -34,7 +34,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.store import Store
 from bridge.ledger import Ledger
 from bridge.members import Members
-from bridge.memory import Memory
+from bridge.memory import HUNG, LATE, Memory
 from bridge.names import JOB_ID_LABEL
 from bridge.owners import Owners
 from bridge.roster import Roster
@@ -237,7 +237,9 @@ class Snapshot:
             former=former,
             rivals=dict(self.roster.rivals(key)) if gang is not None else {},
             unseen=tuple(self._watcher.unseen()) if gang is not None and not sights else (),
-            doubted=self._doubted((job for ids in probes for job in ids), sights),
+            doubted=self._doubted(
+                (job for ids in probes for job in ids), sights, HUNG if gang is not None else LATE
+            ),
             held=numbered,
             unknown=numbered and self._unknown(key, sights),
             surveyed=not numbered or self._watcher.unknown_for() <= self._watcher.age(),
@@ -293,13 +295,13 @@ class Snapshot:
         age = self._watcher.unknown_for()
         return age == NEVER or self.memory.doubts(key, age)
 
-    def _doubted(self, ids: Iterable[JobId], sights: Mapping[JobId, Sight]) -> frozenset[JobId]:
+    def _doubted(self, ids: Iterable[JobId], sights: Mapping[JobId, Sight], late: float) -> frozenset[JobId]:
         if not self.memory.doubting:
             return frozenset()
         for job, sight in sights.items():
             if sight.states is not None:
                 self.memory.sure(job)
-        return frozenset(job for job in ids if self.memory.doubts(job, self._watcher.age()))
+        return frozenset(job for job in ids if self.memory.doubts(job, self._watcher.age(), late))
 
     def _ids_of(self, pods: Iterable[Pod], ids: Iterable[JobId]) -> Iterable[JobId]:
         """These, and those that the pods are labelled with."""

@@ -150,11 +150,14 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
     """Condition first, so that a Job's podFailurePolicy can tell this from a crash; then Event, then the delete.
 
     What Slurm took from the job is free in Slurm at once: a node that can't be reached to end the containers is drained
-    before all.
+    before all. A member without a node has had nothing of the job, and begins anew with those who come for the others;
+    but a person's cancel, or a deadline, means it as well.
     """
+    ends = record.states | torn(record.states)
+    meant = ends & {"CANCELLED", "DEADLINE"} and "REVOKED" not in ends
+    running = [m for m in running if m.pod.node or meant]
     ordinary = record.id in facts.seen_running and (
-        bool((record.states | torn(record.states)) & ORDINARY_ENDS)
-        or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
+        bool(ends & ORDINARY_ENDS) or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
     )
     ordinary = ordinary or verdict.reason is Reason.MEMBER_LOST  # its owner's own rule
     freed = verdict.reason is Reason.JOB_ENDED or not record.states

@@ -147,13 +147,6 @@ def seated(facts: Facts) -> Facts:
     return replace(facts, group=build(group.key, pods, group.workload, group.owners, group.gang))
 
 
-def concerned(running: Sequence[Member], record: JobRecord) -> list[Member]:
-    """Who goes with the job. A member without a node has had nothing of it, and begins anew with those who come for the
-    others; but a person's cancel, or a deadline, means it as well."""
-    meant = record.states & {"CANCELLED", "DEADLINE"} and "REVOKED" not in record.states
-    return [m for m in running if m.pod.node or meant]
-
-
 def half_started(facts: Facts, running: Sequence[Member], record: JobRecord) -> Verdict | None:
     """Some have their nodes, and others of the first hour can't get theirs: all begin anew."""
     gang = facts.group.gang

@@ -70,7 +70,9 @@ def wind_down(facts: Facts) -> Decision:
         )
     if not live and facts.doubted:
         text = "a submit has no answer yet: its job, should it appear, is ended"
-        return Decision(verdict=Verdict(Reason.FINISHING, text), reads=tuple(sorted(facts.doubted)))
+        return Decision(
+            verdict=Verdict(Reason.FINISHING, text), reads=tuple(sorted(facts.doubted)), again=1.0
+        )
     if not live and facts.unknown:
         text = "looking for a job of this group among those that Slurm lists: it is ended"
         return Decision(verdict=Verdict(Reason.FINISHING, text), again=held.LOOK)

@@ -24,7 +24,7 @@ from bridge.core.invariants import (
     positive_evidence,
     violations,
 )
-from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, Uid, is_ended
+from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, Uid, is_ended, torn
 from bridge.core.picture import Change, Picture
 from bridge.core.twins import by_slurm_name
 from bridge.kube import node_view, view
@@ -137,7 +137,9 @@ class Witness:
             own = change.after.own(pod.uid)
             cancelled = {job.id for job in own if "CANCELLED" in job.states}
             late = any("DEADLINE" in job.states for job in own)
-            if cancelled and cancelled <= self._ended and not late and not change.before.bereft(pod):
+            part = any(torn(job.states) for job in change.before.own(pod.uid))  # somebody ended a component of it
+            meant = late or part or change.before.bereft(pod)
+            if cancelled and cancelled <= self._ended and not meant:
                 text = f"pod {pod.ref} was deleted for the end of a job that the bridge itself ended"
                 yield Violation("own_end", text)
 
