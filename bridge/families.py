@@ -81,10 +81,12 @@ class Families:
         """What is wanted of a group of a gang; None for a pod on its own."""
         family, complete = self._families.get(family_uid(key)), bool(generation_of(key))
         if family is not None and (family.kind, family.name) == (key.kind, key.name):
-            return replace(
-                family.gang, complete=complete, wanted=max(1, family.gang.wanted - self._beside(key))
-            )
-        return wishes.UNKNOWN.as_of(complete=True) if complete else None  # its workload is not there any more
+            wanted = max(1, family.gang.wanted - self._beside(key))
+            begun = family.gang.at_least and not complete and self._begun(family.uid)
+            return replace(family.gang, complete=complete, wanted=wanted, begun=begun)
+        return (
+            replace(wishes.UNKNOWN, complete=True) if complete else None
+        )  # its workload is not there any more
 
     def _beside(self, key: GroupKey) -> int:
         """Pods of the family that run, and are of other jobs."""
@@ -92,6 +94,9 @@ class Families:
         pods = (exist[uid] for uid in self._pods[family_uid(key)] if uid in exist)
         run = (pod for pod in pods if pod.node and not pod.ended and not pod.deleted)
         return sum(1 for pod in run if pod.annotations.get(GANG_ANNOTATION, "") != generation_of(key))
+
+    def _begun(self, family: str) -> bool:
+        return any(pod in self._asked or self.jobs_naming(pod) for pod in self._pods[family])
 
     def job_changed(self, job: JobId) -> None:
         """Remembers whom it names."""

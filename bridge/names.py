@@ -76,7 +76,10 @@ OLD_OPTION_PREFIX: Final = "slinky.slurm.net/"  # where the Go project had them 
 # --- labels of others -----------------------------------------------------------------------------
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Job controller writes; grouping reads
 JOBSET_JOB_INDEX: Final = "jobset.sigs.k8s.io/job-global-index"  # JobSet controller writes; grouping reads
+JOBSET_RESTART: Final = "jobset.sigs.k8s.io/restart-attempt"  # a label: the same
 LWS_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"  # LWS controller writes; grouping reads
+LWS_REVISION: Final = "leaderworkerset.sigs.k8s.io/template-revision-hash"  # a label: the same
+LWS_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"  # an annotation: pods of the group
 LWS_WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"  # the same; the leader is 0
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"  # StatefulSet controller writes; grouping reads
 POD_GROUP_LABEL: Final = (

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -278,7 +278,12 @@ def _translated(share: _Share, beside: Beside, settings: Settings) -> Entry:
         text = f"{len(pods)} of {family.gang.wanted} pods are here: Slurm is asked for nothing before all are there"
         return Entry(where=share.where, notes=(text,))
     else:
-        key, gang = family.generation(digest(pod.uid for pod in pods)), family.gang.as_of(complete=True)
+        later = pods[family.gang.wanted :] if family.gang.at_least else []
+        if later:
+            pods = pods[: family.gang.wanted]
+            text = f"{family.gang.wanted} are enough: {len(later)} more start beside them, each with a job of its own"
+            notes = (*notes, text)
+        key, gang = family.generation(digest(pod.uid for pod in pods)), replace(family.gang, complete=True)
         group = grouping.build(key, pods, above.nearest, above.workloads, gang)
         notes = (
             f"one Slurm job for all pods, {len(pods)} of them: they start together, or none does",

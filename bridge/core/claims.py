@@ -84,7 +84,7 @@ def claim(facts: Facts, running: list[Member], sight: Sight) -> Decision:
         first = held.onward(facts, [m.pod for m in running], best, end_doubles(facts, best, idle=True))
         if first is not None:
             return first
-        claimed = best.read if best.polled and best.read is not None and best.read.required else None
+        claimed = best.read if best.polled and best.read is not None and best.read.claims else None
         if claimed is not None and (waits := evidence(facts, claimed, ())) is not None:
             return end_pods(facts, running, claimed, waits)
         astray = tuple(
@@ -160,7 +160,7 @@ def _anew(facts: Facts, record: JobRecord, pod: Pod) -> bool:
     # Both by slurmctld's clock. Only after a boot: the annotation may be edited.
     noted = started(pod)
     again = bool(noted) and noted < int(record.started) and facts.booted >= record.submitted
-    return back or again or facts.claims(record) or restarted(facts, record, pod, skew)
+    return back or again or record.claims or restarted(facts, record, pod, skew)
 
 
 def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:
@@ -170,6 +170,7 @@ def pinned(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:
         spec,
         tasks=len(nodes) if spec.memory_per_cpu or spec.gres_per_task or spec.tasks_per_node else spec.tasks,
         tasks_per_node=None if count < len(nodes) else spec.tasks_per_node,
+        mark=replace(spec.mark, place=True),
         required_nodes=nodes,
         excluded_nodes=(),
         nodes_min=count,
@@ -197,7 +198,7 @@ def _claimed(
     shared = sum(len(set(at)) for _, at in own.values()) > len(set(nodes))
     if shared or (ran is not None and ran.nodes and not ran.parts):
         return pinned(spec.most, nodes)
-    mark = replace(spec.mark, sizes=tuple(own))
+    mark = replace(spec.mark, sizes=tuple(own), place=True)
     first, *others = (replace(pinned(one, at), mark=mark, others=()) for one, at in own.values())
     return replace(first, others=tuple(others), most=pinned(spec.most, nodes))
 

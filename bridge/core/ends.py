@@ -79,7 +79,7 @@ def evidence(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> Verdict | 
         if not record.submitted or facts.slurm_now - record.submitted < patience:
             return None  # not read yet; or it may well get its node back
         text = f"slurmctld lost the start of job {record.id} (state rolled back); its node is no longer the pod's"
-        if record.required:  # a claim: only that others hold the place costs it
+        if record.claims:  # only that others hold the place costs it
             if record.reason != TAKEN:
                 return None
             text = (

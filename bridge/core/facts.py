@@ -28,7 +28,6 @@ from bridge.core.model import (
 )
 from bridge.core.steps import Step
 from bridge.core.verdict import Verdict
-from bridge.names import SUBMITTED_ANNOTATION
 
 NEVER = float("inf")
 UNKILLABLE = (
@@ -279,13 +278,6 @@ class Facts:
         """The mark names this cluster and this very group: name and namespace alone would match a successor."""
         mark = record.mark if record else None
         return mark is not None and mark.cluster == self.cluster and mark.group == self.group.key
-
-    def claims(self, record: JobRecord) -> bool:
-        """A job of ours that asks, or asked, for the place of pods that run. The Go project requires nodes as well, as
-        candidates."""
-        chosen = record.id == self.fast_id or record.id in self.probes
-        noted = self.held and any(SUBMITTED_ANNOTATION in member.pod.annotations for member in self.members)
-        return bool(record.required) and (chosen or noted)
 
     @property
     def slurm_fresh(self) -> bool:

@@ -20,7 +20,6 @@ from bridge.core.steps import AdoptJob, Decision, EndJob, Forsake, Nominate, Set
 from bridge.core.verdict import Reason, Verdict
 from bridge.names import NODE_ANNOTATION
 
-SETTLE = 1.0  # seconds without a new pod before "at least so many" are complete
 READ_AT_ONCE = 50  # jobs
 KEPT = 3  # pods that ended, for each one that lives, in the mark of their job
 
@@ -33,10 +32,9 @@ def gathering(facts: Facts, pods: Sequence[Pod]) -> Decision | None:
     if not gang.complete:
         whose = f"{facts.group.key.kind} {facts.group.key.name}"
         text = f"waiting for all pods of {whose}: {len(pods)} of {gang.wanted} are there"
+        if gang.begun:
+            text = f"waiting for the first {gang.wanted} pods of {whose} to start"
         return told(facts, pods, Verdict(Reason.GATHERING, text))
-    if gang.at_least and facts.known_for < SETTLE and not any(s.live for s in facts.sights.values()):
-        text = f"{len(pods)} pods are there, {gang.wanted} are enough; others may come at the same time"
-        return Decision(verdict=Verdict(Reason.GATHERING, text), again=SETTLE)
     return None
 
 

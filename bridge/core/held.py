@@ -59,15 +59,15 @@ def disputed(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> JobId | No
         known = sight.read if sight is not None and not _outdated(pod, sight) else None
         if known is None:
             return other
-        if facts.owns(known) and not is_ended(known.states) and not yields(facts, known, record):
+        if facts.owns(known) and not is_ended(known.states) and not yields(known, record):
             return other
     return None
 
 
-def yields(facts: Facts, claim: JobRecord, ran: JobRecord) -> bool:
+def yields(claim: JobRecord, ran: JobRecord) -> bool:
     """Was the one named for a pod that has had the other all the time, while a list lacked that one?"""
     waits, began_later = "PENDING" in claim.states, (ran.started, ran.id) < (claim.started, claim.id)
-    return "PENDING" not in ran.states and (waits or (facts.claims(claim) and began_later))
+    return "PENDING" not in ran.states and (waits or (claim.claims and began_later))
 
 
 def submit(facts: Facts, spec: JobSpec, told: Sequence[Step] = ()) -> Decision:
@@ -103,7 +103,7 @@ def onward(facts: Facts, pods: Sequence[Pod], job: Sight, doubles: Sequence[Step
 
 
 def _priority(facts: Facts, record: JobRecord) -> tuple[Prioritize, ...]:
-    wished = FIRST if record.required else facts.spec.priority if facts.spec else None
+    wished = FIRST if record.claims else facts.spec.priority if facts.spec else None
     return () if wished is None else (Prioritize(id=record.id, priority=wished),)
 
 
@@ -111,7 +111,7 @@ def _prioritized(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decisi
     """A job that was released by who died before it gave it its priority."""
     if not all(names(pod, record) and SUBMITTED_ANNOTATION in pod.annotations for pod in pods):
         return None
-    late = not record.required and facts.slurm_now - record.submitted > WISHED
+    late = not record.claims and facts.slurm_now - record.submitted > WISHED
     steps = () if late or not record.priority else _priority(facts, record)
     if all(step.priority == record.priority for step in steps):
         return None

@@ -32,6 +32,8 @@ def render(mark: Mark) -> str:
         ours["sizes"] = list(mark.sizes)
     if mark.asks:
         ours["asks"] = mark.asks
+    if mark.place:
+        ours["place"] = True
     return json.dumps({"pods": list(mark.pods), "bridge": ours}, separators=(",", ":"))
 
 
@@ -55,6 +57,7 @@ def parse(text: str) -> Mark | None:
             over=ours.get("over") is True,
             sizes=tuple(str(size) for size in ours.get("sizes", ())),
             asks=str(ours.get("asks", "")),
+            place=ours.get("place") is True,
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

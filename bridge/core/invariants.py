@@ -176,7 +176,7 @@ def _placed_anew(picture: Picture, job: JobRecord, node: KubeNode) -> bool:
 
     A claim; or slurmctld started it again under the pod: while it settles, later where it starts nothing more.
     """
-    if job.required or (picture.settling and job.submitted < picture.booted):
+    if job.claims or (picture.settling and job.submitted < picture.booted):
         return True
     uids = job.mark.uids if job.mark is not None else ()
     pods = (pod for pod in picture.pods if pod.uid in uids and pod.node == node and pod.bound_at)

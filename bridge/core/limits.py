@@ -58,7 +58,7 @@ def spent(facts: Facts, record: JobRecord) -> str:
 
 def _span(facts: Facts, record: JobRecord) -> tuple[float, float] | None:
     """From when to when the pod may use what the job holds, or would hold."""
-    claim = facts.claims(record)
+    claim = record.claims
     if "RUNNING" in record.states and record.started and record.ended:
         waited = max(0.0, record.started - record.submitted) if claim and record.submitted else 0.0
         return record.started - waited, record.ended - waited
@@ -113,7 +113,7 @@ def _bare(facts: Facts, record: JobRecord) -> bool:
     own = facts.spec.user_limit if facts.spec else None
     if own is None or record.time_limit is None:
         return False
-    return record.time_limit == own or (record.time_limit < own and not record.required)
+    return record.time_limit == own or (record.time_limit < own and not record.claims)
 
 
 def _ahead(facts: Facts, lasts: float) -> float:

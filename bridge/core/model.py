@@ -215,13 +215,11 @@ class Gang:
     """That the pods of a group start together or not at all."""
 
     wanted: int  # pods that the workload has when it is complete
-    at_least: bool = False  # more may come at the same time
+    at_least: bool = False  # more than `wanted` start beside them, each on its own
     complete: bool = False  # its pods are those of one job, or of the next one
+    begun: bool = False  # not complete: more than are wanted, and those have asked for their job
     timeout: int  # seconds that half of a started gang waits for the other half
     restart: bool = False  # a member that is lost takes the others along (on-member-failure: restart-gang)
-
-    def as_of(self, *, complete: bool) -> Gang:
-        return replace(self, complete=complete)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +279,7 @@ class Mark:
     over: bool = False  # containers of these pods are known dead: written before we cancel the job
     sizes: tuple[str, ...] = ()  # of the pods of each component, in Slurm's order; () = one job for all
     asks: str = ""  # a digest of what the pods asked for then (core.changed); "" = not told
+    place: bool = False  # it asks for the place of pods that run, whose job Slurm lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +298,8 @@ class JobRecord:
     cpus: int | None = None  # of all its nodes
     cpus_by_node: tuple[int, ...] = ()  # in the order of nodes; () where Slurm does not say
     tasks: int | None = None
+    cpus_per_task: int | None = None  # more than was asked for, where Slurm allows a CPU only so much memory
+    memory_per_cpu: int | None = None  # MiB
     memory_mib: int | None = None  # of each node; 0 = all of it, None = not by node
     name: str = ""
     user: str = ""
@@ -316,6 +317,11 @@ class JobRecord:
     required: tuple[SlurmNode, ...] = ()  # what the job must get; of the Go project's, what it may get
     parts: tuple[JobRecord, ...] = ()  # of a job of several sizes: its components, see slurm.components
     stillborn: bool = False  # what the refused submit of such a job leaves: CANCELLED, and by no person
+
+    @property
+    def claims(self) -> bool:
+        """It asks, or asked, for the place of pods that run. `required` does not tell: people steer waiting jobs."""
+        return self.mark is not None and self.mark.place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,7 @@ class Picture:
             return self.settling
         if not bound:
             return True
-        anew = job.required or self.booted >= bound
+        anew = job.claims or self.booted >= bound
         begun = job.started <= bound + self.skew or (anew and bound <= job.started)
         over = is_ended(job.states) and bound > job.ended + self.view_age + self.skew
         return begun and not over
@@ -160,7 +160,7 @@ class Picture:
 
     def near_limit(self, job: JobRecord) -> bool:
         """Slurm's end of a running job is its limit. While one waited for the place of a pod, that pod ran."""
-        waited = job.started - job.submitted if job.required else 0.0
+        waited = job.started - job.submitted if job.claims else 0.0
         ahead = (job.mark.grace if job.mark else 0) + self.limit_margin + MINUTE + waited
         return bool(job.ended) and self.now >= job.ended - ahead
 

@@ -124,9 +124,9 @@ def _job_of(facts: Facts, running: list[Member]) -> Sight | None:
             continue  # what a refused claim left under that id; or another generation of the gang has it
         if labelled.live and labelled.id in facts.current and (named := labelled.record) is not None:
             # A crash may have brought an earlier attempt's job back to the very place that is claimed.
-            mine = live if named.required and named.reason == TAKEN else alive
+            mine = live if named.claims and named.reason == TAKEN else alive
             ran = (s.record for s in mine if s.record is not None and "PENDING" not in (s.states or ()))
-            before = [one for one in ran if held.yields(facts, named, one)]
+            before = [one for one in ran if held.yields(named, one)]
             if before:
                 return facts.sights[min(before, key=lambda one: one.started).id]
         if labelled.states is None and (alive or (live and refused)):

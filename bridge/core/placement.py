@@ -171,7 +171,7 @@ def _room(position: int, record: JobRecord, spec: JobSpec, gpus_each: int) -> in
     if gpus_each:
         found.append(len(devices.indices(_gres(record, position))) // gpus_each)
     if record.cpus_by_node:
-        found.append(record.cpus_by_node[position] // spec.cpus_per_task)
+        found.append(record.cpus_by_node[position] // max(spec.cpus_per_task, record.cpus_per_task or 1))
     if spec.tasks_per_node is not None:
         found.append(spec.tasks_per_node)
     return min(found)
@@ -222,9 +222,24 @@ def shortfall(spec: JobSpec, record: JobRecord) -> str:
     cpus = spec.tasks * spec.cpus_per_task
     if record.cpus is not None and record.cpus < cpus:
         missing.append(f"{record.cpus} of {cpus} CPUs")
+    if less := cramped(spec, record):
+        missing.append(less)
     if record.memory_mib and record.memory_mib < (spec.memory_mib or 0):
         missing.append(f"{record.memory_mib} of {spec.memory_mib} MiB of memory")
     return " and ".join(missing)
+
+
+def cramped(spec: JobSpec, record: JobRecord) -> str:
+    """Of memory for each pod of a gang, in words; "" = it has enough, or its memory is counted by the node. Whoever
+    comes for a lost pod may ask for more than that one did."""
+    if record.parts:
+        of_size = dict(zip(record.mark.sizes if record.mark is not None else (), record.parts, strict=False))
+        found = (cramped(one, of_size[one.size]) for one in (spec, *spec.others) if one.size in of_size)
+        return next(filter(None, found), "")
+    spec = _asked_as_one(spec, record) or spec
+    wanted, has = spec.cpus_per_task * (spec.memory_per_cpu or 0), record.memory_per_cpu
+    each = (has or 0) * (record.cpus_per_task or 1)
+    return f"{each} of {wanted} MiB of memory for each pod" if has and each < wanted else ""
 
 
 def _gpus(text: str) -> int:

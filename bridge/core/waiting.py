@@ -17,7 +17,7 @@ from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy, started
 from bridge.core.limits import spent, told, too_long, user_end
 from bridge.core.model import Condition, JobRecord, KubeNode, Pod, Slot, SlurmNode, is_ended, is_granted
-from bridge.core.placement import PlacementError, place, shortfall
+from bridge.core.placement import PlacementError, cramped, place, shortfall
 from bridge.core.steps import (
     Decision,
     EndJob,
@@ -156,6 +156,9 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
     if any(gangs.roll(facts, record)):
         text = f"job {record.id} is told which pod came for a lost one"
         return Decision(verdict=Verdict(Reason.GRANTED, text), again=NOMINATE_AGAIN)
+    if facts.spec is not None and (less := cramped(facts.spec, record)):
+        text = f"job {record.id} has only {less}: too little for who came for a lost one"
+        return gangs.told(facts, pods, Verdict(Reason.GATHERING, text), again=NOMINATE_AGAIN)
     try:
         slots = {
             slot.pod: slot

@@ -234,6 +234,8 @@ def record(job: wire.Job) -> JobRecord:
         cpus=job.cpus.limit,
         cpus_by_node=_cpus_by_node(job),
         tasks=job.tasks.limit,
+        cpus_per_task=job.cpus_per_task.limit,
+        memory_per_cpu=job.memory_per_cpu.limit,
         memory_mib=job.memory_per_node.limit,
         name=job.name,
         user=job.user_name,

@@ -78,6 +78,8 @@ def mark(attempt: int = 0, cluster: str = CLUSTER, key: GroupKey = KEY) -> Mark:
 
 def record(job: JobId, *states: str, **changes: Any) -> JobRecord:
     base: dict[str, Any] = {"submitted": NOW - 5, "mark": mark()}
+    if changes.get("required") and (known := changes.get("mark", base["mark"])) is not None:  # a claim
+        changes["mark"] = replace(known, place=True)
     if "PENDING" not in states and "FAILED" not in states:
         base |= {"nodes": (SlurmNode("n1"),), "gres": ("gpu:h100:2(IDX:0-1)",), "started": NOW - 4}
     return JobRecord(id=job, states=frozenset(states), **(base | changes))

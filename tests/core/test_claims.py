@@ -165,15 +165,27 @@ def test_a_job_that_began_anew_under_its_pod_and_counts_other_gpus_drains_its_no
     assert drained == (["n1"] if anew else [])
 
 
-@pytest.mark.parametrize("job", [FIRST, JobId(4711)], ids=["ours", "of the Go project, with candidates"])
-def test_an_edited_annotation_drains_no_node(job: JobId) -> None:
+@pytest.mark.parametrize("nodes", [(), (SlurmNode("n1"),)], ids=["anywhere", "steered by a person"])
+@pytest.mark.parametrize("job", [FIRST, JobId(4711)], ids=["ours", "of the Go project"])
+def test_an_edited_annotation_drains_no_node(job: JobId, nodes: tuple[SlurmNode, ...]) -> None:
     at = Condition(type="PodScheduled", status="True", changed=NOW - 300)
     edited = bound(job, annotations={GPUS_ANNOTATION: "6-7"}, conditions=(at,))
-    required = () if job == FIRST else (SlurmNode("n1"),)
-    running = record(job, "RUNNING", required=required, started=NOW - 301)
+    running = replace(record(job, "RUNNING", started=NOW - 301), required=nodes)
     decision = decide(facts(edited, sights=(sight(running),)))
     assert decision.verdict.reason == Reason.RUNNING
     assert not [s for s in decision.steps if isinstance(s, DrainNode)]
+
+
+def test_a_job_that_a_person_steered_while_it_waited_gives_its_pod_all_of_its_time() -> None:
+    """ReqNodeList is what people may set; only our own mark says that a job asks for a place again."""
+    waited = replace(
+        record(
+            FIRST, "RUNNING", submitted=NOW - 7200, started=NOW - 1, ended=NOW - 1 + 62 * 60, time_limit=62
+        ),
+        required=(SlurmNode("n1"),),
+    )
+    decision = decide(facts(bound(FIRST), sights=(sight(waited),), spec=LIMITED))
+    assert decision.verdict.reason == Reason.RUNNING
 
 
 def test_a_label_that_was_edited_to_a_free_id_costs_the_running_job_nothing() -> None:

@@ -84,6 +84,15 @@ def test_pods_that_run_count_for_those_that_come_later() -> None:
     assert found[Uid("u3")] == whole(3)
 
 
+def test_the_first_of_a_pod_group_are_enough_and_each_of_the_others_starts_beside_them_on_its_own() -> None:
+    group = replace(FAMILY, gang=replace(FAMILY.gang, at_least=True))
+    key = whole(0, 1, 2)
+    waiting = assign(group, seats(4, 1, 0, 3, 2))
+    assert [waiting[Uid(f"u{i}")] for i in range(5)] == [key, key, key, FAMILY.gathering, FAMILY.gathering]
+    started = assign(group, [*(bound(i, key) for i in (0, 1, 2)), *seats(3, 4)])
+    assert (started[Uid("u3")], started[Uid("u4")]) == (whole(3), whole(4))
+
+
 def test_who_comes_for_a_lost_pod_gets_its_place_while_others_run() -> None:
     key = whole(0, 1, 2)
     lost = bound(2, key, phase="Failed")

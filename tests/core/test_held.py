@@ -27,7 +27,7 @@ def facts(*pods: Pod, sights: tuple[Sight, ...] = (), **changes: Any) -> Facts:
     seen = tuple(
         replace(s, named=s.record is not None and any(held.names(p, s.record) for p in pods)) for s in sights
     )
-    current = {s.id for s in seen if s.record is not None and s.record.mark == mark(number)}
+    current = {s.id for s in seen if (m := s.record and s.record.mark) and m.attempt == number}
     return chosen_facts(*pods, sights=seen, **({"held": True, "current": frozenset(current)} | changes))
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bridge.core import grouping
+from bridge.core.grouping.gangs import Family
 from bridge.core.grouping.owners import (
     BUILT_IN_GROUP,
     COSCHEDULING_GROUP,
@@ -21,7 +23,8 @@ from bridge.core.grouping.owners import (
     whose,
 )
 from bridge.core.model import Owner, Pod, Uid, Workload
-from bridge.names import POD_GROUP_LABEL
+from bridge.core.overrides import key
+from bridge.names import JOBSET_RESTART, LWS_GROUP_INDEX, LWS_REVISION, LWS_SIZE, POD_GROUP_LABEL
 
 APPS, BATCH, JOBSET, LWS = "apps/v1", "batch/v1", "jobset.x-k8s.io/v1alpha2", "leaderworkerset.x-k8s.io/v1"
 BUILT_IN, COSCHEDULING = f"{BUILT_IN_GROUP}/v1alpha2", f"{COSCHEDULING_GROUP}/v1alpha1"
@@ -120,6 +123,34 @@ def test_the_set_counts_for_its_workers_whose_stateful_set_belongs_to_their_lead
     workers = work("StatefulSet", APPS, "workers", ref(leader))
     found = chain(pod(ref(workers)), among(whole, leaders, leader, workers))
     assert names(found) == ["lws", "leaders", "workers"]  # what the leader says is for the leader
+
+
+def test_pods_of_another_revision_of_a_leader_worker_set_are_another_gang_and_say_how_many_they_are() -> None:
+    lws = work("LeaderWorkerSet", LWS, "lws", size=4)
+
+    def family(revision: str, size: str) -> Family | None:
+        labels = {LWS_GROUP_INDEX: "0", LWS_REVISION: revision}
+        one = pod(ref(lws), labels=labels, annotations={LWS_SIZE: size})
+        return grouping.family_of(one, chain(one, among(lws)))
+
+    old, new = family("a1", "3"), family("b2", "4")
+    assert old is not None
+    assert new is not None
+    assert old.uid != new.uid
+    assert (old.gang.wanted, new.gang.wanted) == (3, 4)
+
+
+def test_the_pods_of_another_restart_of_a_jobset_are_another_gang() -> None:
+    whole = work("JobSet", JOBSET, "js", size=2)
+    whole = replace(whole, annotations={key("gang"): "true"})
+
+    def family(attempt: str) -> str:
+        one = pod(ref(whole), labels={JOBSET_RESTART: attempt})
+        found = grouping.family_of(one, chain(one, among(whole)))
+        assert found is not None
+        return found.uid
+
+    assert len({family("0"), family("1"), family("2")}) == 3
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])

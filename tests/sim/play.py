@@ -22,7 +22,7 @@ from bridge.core.invariants import Violation, converged, quiet
 from bridge.core.jobid import IdRange, job_id
 from bridge.core.model import GroupKey, JobId, Mark, Uid, is_ended, is_granted
 from bridge.core.picture import Change
-from bridge.names import OPTION_PREFIX
+from bridge.names import JOB_CONDITION, OPTION_PREFIX
 from tests.sim import accidents
 from tests.sim.actions import (
     Action,
@@ -184,6 +184,9 @@ class _Stage:
             live = [job for job in seen.own(pod.uid) if not is_ended(job.states)]
             if any("PENDING" in job.states and len(job.parts) > room for job in live):
                 continue  # components share no node, and no person looks at those that are drained
+            shown = pod.condition(JOB_CONDITION)
+            if not live and shown is not None and "sizes: most" in shown.message:
+                continue  # where Slurm numbers the jobs, pods of several sizes are refused, with what to do
             short = (
                 any(0 < (job.time_limit or 0) <= SHORT for job in live) if live else _LIMIT in pod.annotations
             )

@@ -137,7 +137,9 @@ class Witness:
             own = change.after.own(pod.uid)
             cancelled = {job.id for job in own if "CANCELLED" in job.states}
             late = any("DEADLINE" in job.states for job in own)
-            part = any(torn(job.states) for job in change.before.own(pod.uid))  # somebody ended a component of it
+            part = any(
+                torn(job.states) for job in change.before.own(pod.uid)
+            )  # somebody ended a component of it
             meant = late or part or change.before.bereft(pod)
             if cancelled and cancelled <= self._ended and not meant:
                 text = f"pod {pod.ref} was deleted for the end of a job that the bridge itself ended"

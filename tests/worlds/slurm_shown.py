@@ -28,6 +28,8 @@ def shown(job: WorldJob) -> dict[str, Any]:
         "nodes": ",".join(job.nodes),
         "cpus": number(job.cpus * (job.tasks or job.node_count)),
         "tasks": number(job.tasks or 1),
+        "cpus_per_task": number(job.cpus if job.tasks else None),
+        "memory_per_cpu": number(None if job.by_node else job.memory // job.cpus),
         "job_resources": {"nodes": {"allocation": held}} if held else None,
         "memory_per_node": number(job.memory if job.by_node else None),
         "gres_detail": [] if ended or not any(gres) else gres,

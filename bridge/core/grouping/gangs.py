@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.core.grouping import pod as pod_kind
+from bridge.core.grouping.ranks import rank
 from bridge.core.model import Gang, GroupKey, Pod, Uid, Workload
 from bridge.names import GANG_ANNOTATION, NODE_ANNOTATION
 
@@ -105,9 +106,22 @@ def assign(
     if not free:
         return found
     # Those that run count: more pods than the workload asks for start beside them.
-    enough = len(free) >= max(1, family.gang.wanted - started)
-    key = family.generation(digest(seat.pod.uid for seat in free)) if enough else family.gathering
-    return found | {seat.pod.uid: key for seat in free}
+    wanted = family.gang.wanted - started
+    if len(free) < max(1, wanted):
+        return found | {seat.pod.uid: family.gathering for seat in free}
+    if not family.gang.at_least:
+        return found | _together(family, free)
+    # So many start together, and whoever is more waits for nobody: each with a job of its own, once those run.
+    free.sort(key=lambda seat: rank(seat.pod))
+    first, rest = free[: max(0, wanted)], free[max(0, wanted) :]
+    apart = [_together(family, [seat]) if wanted <= 0 else {seat.pod.uid: family.gathering} for seat in rest]
+    return found | _together(family, first) | {uid: key for each in apart for uid, key in each.items()}
+
+
+def _together(family: Family, seats: Sequence[Seat]) -> dict[Uid, GroupKey]:
+    """One generation."""
+    key = family.generation(digest(seat.pod.uid for seat in seats))
+    return {seat.pod.uid: key for seat in seats}
 
 
 def _said(pod: Pod) -> str:

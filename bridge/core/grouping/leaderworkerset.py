@@ -11,16 +11,20 @@ from bridge.core.grouping import wishes
 from bridge.core.grouping.gangs import Family
 from bridge.core.grouping.owners import Chain
 from bridge.core.model import Pod
-from bridge.names import LWS_GROUP_INDEX
+from bridge.names import LWS_GROUP_INDEX, LWS_REVISION, LWS_SIZE
 
 GROUP = "leaderworkerset.x-k8s.io"
 KIND = "LeaderWorkerSet"
 
 
 def family(pod: Pod, above: Chain) -> Family | None:
-    """The pods of its group, by the group's index."""
+    """The pods of its group, by the group's index and the revision of the template: with another one, of another size
+    perhaps, its pods are all made anew, and nobody comes for a lost one. Their number is what they say themselves."""
     owner, index = above.find(GROUP, KIND), pod.labels.get(LWS_GROUP_INDEX, "")
     if owner is None or owner.in_turn or not index or wishes.asked(pod, owner) is False:
         return None
-    one = Family.of(owner, wishes.gang(owner.size or 1, pod, owner))
-    return replace(one, name=f"{owner.name}-{index}", uid=f"{owner.uid}-{index}")
+    told = pod.annotations.get(LWS_SIZE, "")
+    size = int(told) if told.isascii() and told.isdigit() else owner.size or 1
+    one = Family.of(owner, wishes.gang(size, pod, owner))
+    parts = (owner.uid, index, pod.labels.get(LWS_REVISION, ""))
+    return replace(one, name=f"{owner.name}-{index}", uid="-".join(filter(None, parts)))
