@@ -205,9 +205,11 @@ class Snapshot:
             pods, (*marked, *self.memory.live_of(key), *(job for ids in probes for job in ids))
         )
         sights = {s.id: takeover.counted(s, takeovers.get(s.id), key) for s in seen}
-        for job in sights.keys() & set(probes[-1]):
-            mine = takeover.recognized(sights[job], key, pods, cluster=self.cluster, attempt=number.number)
-            sights[job] = mine
+        owner = self._slurm.rights.owner() if self._slurm.rights.held else ""
+        for job in sights.keys() if owner else sights.keys() & set(probes[-1]):
+            sights[job] = takeover.recognized(
+                sights[job], key, pods, cluster=self.cluster, attempt=number.number, owner=owner
+            )
         busy = self.ledger.awaited(key, members, sights.values())
         for job in busy:
             self.memory.note_released(job)  # kube-scheduler's time begins when the GPUs are free
@@ -233,7 +235,7 @@ class Snapshot:
             fast_id=current[0],
             fast_allowed=asked.spec is not None and self._fast_allowed(key, asked.spec),
             probes=current[1:],
-            current=frozenset((*current, *self._counting(key, number, sights))),
+            current=frozenset((*current, *self._counting(key, number, sights), *_overwritten(sights))),
             former=former,
             rivals=dict(self.roster.rivals(key)) if gang is not None else {},
             unseen=tuple(self._watcher.unseen()) if gang is not None and not sights else (),
@@ -383,3 +385,7 @@ class Snapshot:
                 yield record
             else:  # known from our own submit only
                 self._watcher.want(job)
+
+
+def _overwritten(sights: Mapping[JobId, Sight]) -> Iterator[JobId]:
+    return (job for job, sight in sights.items() if sight.record is not None and sight.record.overwritten)

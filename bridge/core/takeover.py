@@ -31,7 +31,7 @@ from bridge.core.model import (
 from bridge.core.steps import AdoptJob, Decision, DropFinalizer, EndJob, Release, SetConditions, Step
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import ProtocolError
-from bridge.names import GPUS_ANNOTATION, JOB_ID_LABEL, UPSTREAM_FINALIZER
+from bridge.names import GPUS_ANNOTATION, JOB_ID_LABEL, SUBMITTED_ANNOTATION, UPSTREAM_FINALIZER
 
 KIND = "SlurmJob"  # of the group of several pods that run in one job of the Go project's
 CLOCK_SKEW = 5.0  # seconds that slurmctld's clock may be behind that of the API server
@@ -121,13 +121,20 @@ def counted(sight: Sight, found: tuple[Step, ...] | Verdict | None, key: GroupKe
     return sight
 
 
-def recognized(sight: Sight, group: GroupKey, pods: Sequence[Pod], *, cluster: str, attempt: int) -> Sight:
+def recognized(
+    sight: Sight, group: GroupKey, pods: Sequence[Pod], *, cluster: str, attempt: int, owner: str = ""
+) -> Sight:
     """A job without a mark under an id that the bridge chose for this group: the pods' own, if one of them noted this
-    very start of it. Slurm lets nobody but SlurmUser choose ids."""
+    very start of it. Slurm lets nobody but SlurmUser choose ids. Where Slurm numbers our jobs all of them are
+    `owner`'s, and the pod has noted the submit, too."""
     record = sight.record
     if record is None or record.mark is not None or not record.started:
         return sight
-    if not any(p.node and label_of(p) == record.id and started(p) == int(record.started) for p in pods):
+    mine = [p for p in pods if p.node and label_of(p) == record.id and started(p) == int(record.started)]
+    if owner:
+        noted = f"{record.submitted:.0f}"
+        mine = [p for p in mine if p.annotations.get(SUBMITTED_ANNOTATION) == noted and record.user == owner]
+    if not mine:
         return sight
     uids, refs = tuple(pod.uid for pod in pods), tuple(pod.ref for pod in pods)
     grace = max(pod.grace for pod in pods)

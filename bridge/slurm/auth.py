@@ -10,6 +10,7 @@ import binascii
 import json
 import math
 from collections.abc import Generator
+from functools import lru_cache
 from pathlib import Path
 
 import httpx
@@ -67,6 +68,7 @@ class TokenAuth(httpx.Auth):
             yield request
 
 
+@lru_cache(maxsize=4)
 def subject(token: str) -> str:
     """The user that the JWT is for, "" when it doesn't say."""
     try:

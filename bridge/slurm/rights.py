@@ -89,14 +89,18 @@ class Rights:
         if self.asks_for_owner and owner != user:
             raise Denied(f"the job is {owner}'s, and without accounting {user} can't end it; scancel it")
 
+    def owner(self) -> str:
+        """Of our jobs where Slurm numbers them; "" = the token doesn't say."""
+        try:
+            return self._user()
+        except BridgeError:
+            return ""
+
     def _user(self) -> str:
         return subject(self._token.read())
 
     def _user_or_nobody(self) -> str:
-        try:
-            return self._user()
-        except BridgeError:
-            return "nobody"
+        return self.owner() or "nobody"
 
     def _foreign(self, user: str) -> bool:
         return bool(self._slurm_user and user) and user not in (self._slurm_user, "root")

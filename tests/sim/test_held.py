@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +323,28 @@ def test_with_slurm_users_token_again_running_pods_stay_and_new_ones_get_chosen_
 def _token(user: str) -> str:
     claims = base64.urlsafe_b64encode(json.dumps({"sun": user, "exp": 2**40}).encode()).rstrip(b"=").decode()
     return f"e30.{claims}.x"
+
+
+@pytest.mark.parametrize("owner", ["alice", "bob"])
+def test_a_running_job_whose_mark_was_overwritten_while_no_bridge_ran_is_marked_again_if_it_is_the_tokens_users(
+    tmp_path: Path, owner: str
+) -> None:
+    """Who may edit a pod may make it name anybody's job."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.token = _token("alice")
+        (tmp_path / "token").write_text(sim.slurm.token)
+        sim.start()
+        uid = sim.create("p")
+        await sim.until(lambda: running(sim, "p"), 10.0)
+        job = sim.job_of("p")
+        await sim.crash()
+        sim.slurm.jobs[job] = replace(sim.slurm.jobs[job], admin_comment="by somebody", user=owner)
+        sim.start()
+        await sim.settle(60.0)
+        assert (uid in sim.slurm.jobs[job].admin_comment) is (owner == "alice")
+
+    play(tmp_path, scene)
 
 
 def test_a_number_that_slurm_gives_to_another_while_the_sweep_looks_costs_nobody_his_job(
