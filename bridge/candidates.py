@@ -20,6 +20,8 @@ from bridge.core.model import KubeNode, Node, Pod, SlurmNode, Uid
 from bridge.core.twins import slurm_name
 from bridge.kube.store import Store
 
+ABSENT = "waiting for"  # begins what is said of an object that is certainly not there
+
 _Source = tuple[
     str, ...
 ]  # an object of storage: ("claim", namespace, name), ("volume", name), ("class", name)
@@ -92,10 +94,15 @@ class Candidates:
         return self._fit({n: why for a in reversed(answers) for n, why in a.obstacles.items()}, partition)
 
     def unread(self, pods: Iterable[Pod]) -> str:
-        """What they mount, if nobody has read yet where it lies."""
-        if self._store.storage_settled:
-            return ""
-        return next((f"PersistentVolumeClaim {p.namespace}/{c}" for p in pods for c in p.volume_claims), "")
+        """That what they mount is not there, or that nobody has read yet where it lies; "" = neither."""
+        settled, denied = self._store.storage_settled, self._store.storage_denied()
+        for pod in pods:
+            for name in pod.volume_claims:
+                if not settled:
+                    return f"PersistentVolumeClaim {pod.namespace}/{name} has not been read yet"
+                if not denied and self._store.claims.get(pod.namespace, name) is None:
+                    return f"{ABSENT} PersistentVolumeClaim {pod.namespace}/{name}, which does not exist"
+        return ""
 
     def stirred(self) -> list[Uid]:
         """Waiting pods that may have another answer than when they asked last; each is told once."""

@@ -6,18 +6,18 @@ like all of memory: most looks at a pod follow a change of its status, on which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
-from bridge.candidates import Candidates
+from bridge.candidates import ABSENT, Candidates
 from bridge.config import JobSettings
 from bridge.core import attempt as attempts
 from bridge.core import grouping
 from bridge.core.changed import epoch, stamped
 from bridge.core.facts import Member, Refusal
 from bridge.core.fit import EVERYWHERE, Fit
-from bridge.core.grouping.owners import Chain, chain
+from bridge.core.grouping.owners import Absence, Chain, chain, named
 from bridge.core.jobspec import avoiding, capped, essence, translate, unpadded
 from bridge.core.model import Gang, Group, GroupKey, JobSpec, Node, Pod, SlurmNode
 from bridge.errors import UserError
@@ -138,15 +138,23 @@ class Translator:
         return tuple(dict.fromkeys((*taught, *shut))) if taught else shut
 
     def unread(self, key: GroupKey, pods: Sequence[Pod]) -> str:
-        """What decides about the group's job and has not been read yet; "" = nothing, or it doesn't come."""
-        above = self._unread_owner(key, pods)
-        if self._memory.known_for(key) > PATIENCE:
-            return above if self._owners.awaited(pods) else ""
-        return above or self._candidates.unread(pods)
+        """That what decides about the group's job has not been read yet, or is not there; "" = all is, or it doesn't
+        come. The pods' watch may run ahead of their owner's: its annotations must not be missed."""
+        patient = self._memory.known_for(key) <= PATIENCE
+        above = self._above(pods).awaited
+        if above and (patient or self._owners.awaited(pods)):
+            return f"{above} has not been read yet"
+        mounts = self._candidates.unread(pods)
+        if mounts and (patient or mounts.startswith(ABSENT)):
+            return mounts
+        return next(self._absent(pods), "")
 
-    def _unread_owner(self, key: GroupKey, pods: Sequence[Pod]) -> str:
-        """The pods' watch may run ahead of their owner's: its annotations must not be missed."""
-        return self._above(pods).awaited
+    def _absent(self, pods: Sequence[Pod]) -> Iterator[str]:
+        """Groups that the pods name themselves: without them nobody knows how many start together."""
+        for pod in pods[:1]:
+            for ref in named(pod):
+                if self._store.lookup(pod.namespace, ref) is Absence.NOT_YET:
+                    yield f"{ABSENT} {ref.kind} {pod.namespace}/{ref.name}, which does not exist"
 
     def _above(self, pods: Sequence[Pod]) -> Chain:
         return chain(pods[0], self._store.lookup) if pods else Chain()

@@ -203,7 +203,7 @@ class Facts:
     refusal: Refusal | None = None
     epoch: str = ""  # by which rules pods become jobs now (core.changed)
     fit: Fit = EVERYWHERE  # which nodes can take its pods now
-    unread: str = ""  # an object whose annotations count and that we have not seen yet, "Job ns/name"
+    unread: str = ""  # "Job ns/name has not been read yet", or "waiting for …, which does not exist"
     fast_id: JobId | None = None  # the id of this attempt's immediate allocation
     fast_allowed: bool = False
     probes: tuple[JobId, ...] = ()  # ids for the queue, in the order to try

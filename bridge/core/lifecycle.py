@@ -37,6 +37,8 @@ from bridge.core.verdict import Reason, Verdict
 from bridge.core.waiting import granted, lose, queued
 from bridge.names import JOB_CONDITION, NODE_ANNOTATION, SCHEDULING_GATE
 
+UNREAD_AGAIN = 5.0  # seconds between looks for what a pod names and nobody has made; its event comes first
+
 
 def decide(facts: Facts) -> Decision:
     first = takeover.due(facts)
@@ -165,9 +167,9 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
     if (others := gangs.gathering(facts, pods)) is not None and not facts.unread:
         return others
     if facts.unread:
-        verdict = Verdict(Reason.GATHERING, f"{facts.unread} has not been read yet")
-        steps = _waits(facts, pods, verdict).steps if facts.known_for > PATIENCE else ()
-        return Decision(verdict=verdict, steps=steps, again=0.2)
+        verdict, new = Verdict(Reason.GATHERING, facts.unread), facts.known_for <= PATIENCE
+        steps = () if new else _waits(facts, pods, verdict).steps
+        return Decision(verdict=verdict, steps=steps, again=0.2 if new else UNREAD_AGAIN)
     if facts.refusal is not None:
         return changed.impossible(facts, pods) or _refused(
             facts, pods, facts.refusal.text, facts.refusal.retry_in

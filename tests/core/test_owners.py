@@ -140,6 +140,19 @@ def test_pods_of_another_revision_of_a_leader_worker_set_are_another_gang_and_sa
     assert (old.gang.wanted, new.gang.wanted) == (3, 4)
 
 
+@pytest.mark.parametrize("who", ["pod", "group", "job", "plan"])
+def test_what_a_gang_does_about_a_lost_member_may_stand_on_anything_above_its_pods(who: str) -> None:
+    """Its pods are a gang by a PodGroup, and a Job makes them."""
+    said = {key("on-member-failure"): "restart-gang", key("gang-timeout"): "7"}
+    group = work("PodGroup", BUILT_IN, "group", parent="plan", size=2)
+    found = [group, JOB, work("Workload", BUILT_IN, "plan")]
+    above = [replace(one, annotations=said if one.name == who else {}) for one in found]
+    one = pod(ref(JOB), scheduling_group="group", annotations=said if who == "pod" else {})
+    family = grouping.family_of(one, chain(one, among(*above)))
+    assert family is not None
+    assert (family.gang.restart, family.gang.timeout) == (True, 7)
+
+
 def test_the_pods_of_another_restart_of_a_jobset_are_another_gang() -> None:
     whole = work("JobSet", JOBSET, "js", size=2)
     whole = replace(whole, annotations={key("gang"): "true"})

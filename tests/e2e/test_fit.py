@@ -236,6 +236,18 @@ def test_a_pod_goes_where_its_volume_is(scene: Scene, volume: str) -> None:
     assert _placed(scene, "reads") == ("n2", "")
 
 
+def test_a_pod_that_mounts_what_does_not_exist_holds_no_node(
+    scene: Scene, request: pytest.FixtureRequest
+) -> None:
+    pod = k.pod("early", gpus=8)
+    pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+    uid = scene.create(pod)
+    scene.says("early", f"PersistentVolumeClaim {scene.namespace}/data, which does not exist")
+    assert not scene.slurm.jobs_of(uid)
+    request.getfixturevalue("volume")
+    assert _placed(scene, "early") == ("n2", "")
+
+
 def test_a_node_that_slurm_does_not_know_changes_nothing_for_waiting_pods(scene: Scene, key: str) -> None:
     """It can take the pod, and Slurm has no job to give it."""
     name = f"stranger-{scene.namespace}"

@@ -151,6 +151,29 @@ def test_each_group_of_a_leader_worker_set_is_one_job_and_is_made_again_as_one(s
         assert scene.job_becomes(second.id, "RUNNING").uids == {k.uid(p) for p in groups[1]}
 
 
+def test_a_leader_worker_set_of_another_size_and_memory_is_another_job_for_each_group(scene: Scene) -> None:
+    def spec(size: int, memory: str) -> Object:
+        long = template()
+        long["spec"]["restartPolicy"] = "Always"
+        long["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1", "memory": memory}}
+        return {"replicas": 1, "leaderWorkerTemplate": {"size": size, "workerTemplate": long}}
+
+    with applied(scene, LEADER_WORKER_SETS, "serve", spec(2, "500Mi"), {}) as path:
+        before = _one_job(scene, scene.all_running(2))
+        for size, memory in ((3, "500Mi"), (3, "900Mi")):
+            scene.kube.must("PATCH", path, {"spec": spec(size, memory)}, kind="application/merge-patch+json")
+
+            def anew(size: int = size, memory: str = memory) -> list[Object]:
+                pods = [p for p in scene.pods() if not p["metadata"].get("deletionTimestamp")]
+                asked = {p["spec"]["containers"][0]["resources"]["limits"]["memory"] for p in pods}
+                done = len(pods) == size and all(k.phase(p) == "Running" for p in pods)
+                return pods if done and asked == {memory} else []
+
+            job = _one_job(scene, eventually(f"{size} pods of {memory} run", anew, 120, every=0.2))
+            assert job.id != before.id
+            before = job
+
+
 def test_workers_that_are_made_when_their_leader_is_ready_have_jobs_of_their_own(scene: Scene) -> None:
     long = template()
     long["spec"]["restartPolicy"] = "Always"
@@ -189,6 +212,31 @@ def test_pods_that_name_a_pod_group_start_when_there_are_enough(scene: Scene) ->
         scene.create(pod("d"))
         late = scene.running("d")
         assert k.job_label(late) != job.id
+
+
+def test_more_pods_than_a_pod_group_needs_start_beside_them_and_do_not_hold_them_up(scene: Scene) -> None:
+    with applied(scene, POD_GROUPS, "group", {"minMember": 2}, {}):
+        for name in ("w-0", "w-1", "w-2"):
+            made = k.pod(name, gpus=8, options=scene.only("n1", "n2"))
+            made["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "group"}
+            scene.create(made)
+        first = [scene.running(name) for name in ("w-0", "w-1")]
+        job = _one_job(scene, first)
+        alone = scene.waiting_job(k.uid(scene.get("w-2")))
+        assert alone.id != job.id
+        for name in ("w-0", "w-1"):
+            scene.finish(name)
+        scene.running("w-2")
+
+
+def test_a_pod_that_names_a_pod_group_that_is_not_there_waits_for_it(scene: Scene) -> None:
+    made = k.pod("early")
+    made["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "group"}
+    uid = scene.create(made)
+    scene.says("early", f"PodGroup {scene.namespace}/group, which does not exist")
+    assert not scene.slurm.jobs_of(uid)
+    with applied(scene, POD_GROUPS, "group", {"minMember": 1}, {}):
+        scene.running("early")
 
 
 def test_pods_of_a_built_in_pod_group_are_one_job(scene: Scene) -> None:

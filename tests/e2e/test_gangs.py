@@ -22,6 +22,7 @@ def _gang(
     *,
     gpus: int = 0,
     port: int = 0,
+    memory: str = "500Mi",
     on: tuple[str, ...] = (),
     **wishes: str,
 ) -> None:
@@ -31,7 +32,7 @@ def _gang(
         | (scene.only(*on) if on else {})
         | {w.replace("_", "-"): t for w, t in wishes.items()}
     )
-    pod = k.pod("worker", gpus=gpus)
+    pod = k.pod("worker", gpus=gpus, memory=memory)
     if port:
         pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": port}]
     scene.kube.must(
@@ -209,3 +210,22 @@ def test_a_gang_goes_on_through_a_restart_of_the_bridge_and_of_slurmctld(scene: 
     ended = scene.job_becomes(job.id, "COMPLETED")
     assert places == _places(pods)
     assert ended.uids == job.uids
+
+
+def test_where_slurm_gives_more_cpus_for_the_memory_a_node_gets_no_more_pods_than_that_allows(
+    scene: Scene,
+) -> None:
+    """MaxMemPerCPU: Slurm raises the CPUs of each task, and counts tasks by them."""
+    blockers = [
+        scene.slurm.sbatch("-p", "all", "-w", node, f"-c{cpus}", "--mem=100")
+        for node, cpus in (("n1", 28), ("n2", 24))
+    ]
+    for blocker in blockers:
+        scene.job_becomes(blocker, "RUNNING")
+    scene.stack.run("scontrol", "update", "partitionname=slurm-bridge", "MaxMemPerCPU=2000")
+    try:
+        _gang(scene, "fat", 3, on=("n1", "n2"), memory="8000Mi")
+        pods = _running(scene, "fat", 3)
+        assert [k.node_of(pod) for pod in pods] == ["n1", "n2", "n2"]
+    finally:
+        scene.stack.run("scontrol", "update", "partitionname=slurm-bridge", "MaxMemPerCPU=0")

@@ -247,6 +247,11 @@ def test_a_volume_decides_as_soon_as_it_is_read(cluster: Cluster) -> None:
     for table in (store.claims, store.volumes, store.storage_classes):
         table.begin()
         table.end()
+    assert cluster.candidates.unread([waits]).endswith("default/data, which does not exist")
+    store.storage_denied = lambda: True
+    assert cluster.candidates.unread([waits]) == "", "nothing is waited for that may not be read"
+    store.storage_denied = lambda: False
+    store.claims.put(VolumeClaim(namespace="default", name="data", storage_class="fast"))
     assert cluster.candidates.unread([waits]) == ""
 
 

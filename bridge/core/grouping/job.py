@@ -21,4 +21,4 @@ def family(pod: Pod, above: Chain) -> Family | None:
     job = above.find(GROUP, KIND)
     if job is None or not wishes.asked(pod, job):
         return None
-    return Family.of(job, wishes.gang(job.size or 1, pod, job))
+    return Family.of(job, wishes.gang(job.size or 1, pod, above))

@@ -24,7 +24,7 @@ def family(pod: Pod, above: Chain) -> Family | None:
     if not wishes.asked(pod, *whole):
         return None
     one, restarts = (
-        Family.of(owner, wishes.gang(owner.size or 1, pod, *whole)),
+        Family.of(owner, wishes.gang(owner.size or 1, pod, above)),
         pod.labels.get(JOBSET_RESTART, "0"),
     )
     return one if restarts == "0" else replace(one, uid=f"{owner.uid}-{restarts}")

@@ -25,6 +25,6 @@ def family(pod: Pod, above: Chain) -> Family | None:
         return None
     told = pod.annotations.get(LWS_SIZE, "")
     size = int(told) if told.isascii() and told.isdigit() else owner.size or 1
-    one = Family.of(owner, wishes.gang(size, pod, owner))
+    one = Family.of(owner, wishes.gang(size, pod, above))
     parts = (owner.uid, index, pod.labels.get(LWS_REVISION, ""))
     return replace(one, name=f"{owner.name}-{index}", uid="-".join(filter(None, parts)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bridge.core.grouping.owners import Chain
 from bridge.core.model import Gang, Pod, Workload
 from bridge.names import OPTION_PREFIX
 
@@ -29,11 +30,11 @@ def asks(annotations: Mapping[str, str]) -> bool | None:
     return {"true": True, "false": False}.get(annotations.get(GANG, "").strip().lower())
 
 
-def gang(wanted: int, pod: Pod, *owners: Workload, at_least: bool = False) -> Gang:
-    """With the wishes of the pod, else of its owners, nearest first."""
-    layers = (pod.annotations, *(owner.annotations for owner in owners))
-    seconds = _first(layers, WITHIN)
-    meant = next((owner.timeout for owner in owners if owner.timeout), TIMEOUT)
+def gang(wanted: int, pod: Pod, above: Chain, timeout: int | None = None, *, at_least: bool = False) -> Gang:
+    """With the wishes of the pod, else of all that stands above it, strongest first. `timeout`: what the object that
+    makes the gang says itself."""
+    layers = (pod.annotations, *(work.annotations for work in reversed(above.workloads)))
+    seconds, meant = _first(layers, WITHIN), timeout or TIMEOUT
     return Gang(
         wanted=max(1, wanted),
         at_least=at_least,
