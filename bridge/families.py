@@ -12,7 +12,7 @@ from dataclasses import replace
 from bridge.core import grouping
 from bridge.core.attempt import of_pod
 from bridge.core.grouping import wishes
-from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, family_uid, generation_of
+from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, counts, family_uid, generation_of
 from bridge.core.grouping.owners import chain
 from bridge.core.model import Gang, GroupKey, JobId, Mark, Pod, States, Uid, is_ended, is_granted, torn
 from bridge.kube.store import Store
@@ -92,7 +92,7 @@ class Families:
         """Pods of the family that run, and are of other jobs."""
         exist = self._store.pods.ours
         pods = (exist[uid] for uid in self._pods[family_uid(key)] if uid in exist)
-        run = (pod for pod in pods if pod.node and not pod.ended and not pod.deleted)
+        run = (pod for pod in pods if counts(self._families[family_uid(key)].gang, pod))
         return sum(1 for pod in run if pod.annotations.get(GANG_ANNOTATION, "") != generation_of(key))
 
     def _begun(self, family: str) -> bool:

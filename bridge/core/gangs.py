@@ -49,7 +49,7 @@ def broken(facts: Facts, running: Sequence[Member]) -> str:
     if digest(m.pod.uid for m in running) != generation_of(facts.group.key):
         return "a pod went before its gang started"
     gang, key = facts.group.gang, facts.group.key
-    if gang.at_least or len(running) >= gang.wanted:
+    if len(running) >= gang.wanted:
         return ""
     return f"{key.kind} {key.name} was made larger before its pods started: {gang.wanted} of them now"
 

@@ -91,6 +91,8 @@ def test_the_first_of_a_pod_group_are_enough_and_each_of_the_others_starts_besid
     assert [waiting[Uid(f"u{i}")] for i in range(5)] == [key, key, key, FAMILY.gathering, FAMILY.gathering]
     started = assign(group, [*(bound(i, key) for i in (0, 1, 2)), *seats(3, 4)])
     assert (started[Uid("u3")], started[Uid("u4")]) == (whole(3), whole(4))
+    over = assign(group, [*(bound(i, key, phase="Succeeded") for i in (0, 1, 2)), *seats(3)])
+    assert over[Uid("u3")] == whole(3), "who comes after the first have ended waits for nobody"
 
 
 def test_who_comes_for_a_lost_pod_gets_its_place_while_others_run() -> None:

@@ -99,7 +99,7 @@ def assign(
             free.append(seat)
         elif seat.present is not None:
             found[seat.pod.uid] = seat.present
-    started = sum(1 for seat in seats if seat.living and seat.pod.node)
+    started = sum(1 for seat in seats if counts(family.gang, seat.pod, exists=seat.exists))
     places = tuple(_vacant(seats, found, vacancies))
     found |= {seat.pod.uid: key for seat, key in zip(free, places, strict=False)}
     free = free[len(places) :]
@@ -116,6 +116,12 @@ def assign(
     first, rest = free[: max(0, wanted)], free[max(0, wanted) :]
     apart = [_together(family, [seat]) if wanted <= 0 else {seat.pod.uid: family.gathering} for seat in rest]
     return found | _together(family, first) | {uid: key for each in apart for uid, key in each.items()}
+
+
+def counts(gang: Gang, pod: Pod, *, exists: bool = True) -> bool:
+    """It has started, and so is one of those that a gang wants: while it runs; where so many are enough, also after."""
+    over = gang.at_least and pod.phase == "Succeeded"
+    return bool(pod.node) and (over or (exists and not pod.ended and not pod.deleted))
 
 
 def _together(family: Family, seats: Sequence[Seat]) -> dict[Uid, GroupKey]:
