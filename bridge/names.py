@@ -78,6 +78,7 @@ COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Job cont
 JOBSET_JOB_INDEX: Final = "jobset.sigs.k8s.io/job-global-index"  # JobSet controller writes; grouping reads
 JOBSET_RESTART: Final = "jobset.sigs.k8s.io/restart-attempt"  # a label: the same
 LWS_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"  # LWS controller writes; grouping reads
+LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"  # a label: the same
 LWS_REVISION: Final = "leaderworkerset.sigs.k8s.io/template-revision-hash"  # a label: the same
 LWS_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"  # an annotation: pods of the group
 LWS_WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"  # the same; the leader is 0

@@ -29,6 +29,7 @@ from bridge.errors import UserError
 from bridge.kube import manifests, view, workload_view
 from bridge.kube.beside import NAMED, POD, READ, Beside, kind_of
 from bridge.kube.manifests import Batch, Object
+from bridge.names import DEFAULT_SCHEDULER_NAME
 from bridge.slurm import translate as wire
 
 STDIN: Final = "-"
@@ -237,7 +238,7 @@ def _batch(
     """What the batch begins. Its pods join the gangs that they are of."""
     sample = view.pod_from_object(batch.sample)
     family = _family(sample, beside)
-    if family is None:
+    if family is None or sample.scheduler == DEFAULT_SCHEDULER_NAME:
         return [_Share(where=where, family=None, pods=[sample], notes=(batch.note,) if batch.note else ())]
     if (shown := beside.written_above(source.obj)) is not None:
         return [Entry(where=where, notes=(f"its job is shown for {shown}",))]

@@ -17,7 +17,7 @@ from bridge.core import grouping
 from bridge.core.changed import epoch, stamped
 from bridge.core.facts import Member, Refusal
 from bridge.core.fit import EVERYWHERE, Fit
-from bridge.core.grouping.owners import Absence, Chain, chain, named
+from bridge.core.grouping.owners import LWS_GROUP, Absence, Chain, chain, named
 from bridge.core.jobspec import avoiding, capped, essence, translate, unpadded
 from bridge.core.model import Gang, Group, GroupKey, JobSpec, Node, Pod, SlurmNode
 from bridge.errors import UserError
@@ -153,7 +153,7 @@ class Translator:
         """Groups that the pods name themselves: without them nobody knows how many start together."""
         for pod in pods[:1]:
             for ref in named(pod):
-                if self._store.lookup(pod.namespace, ref) is Absence.NOT_YET:
+                if ref.group != LWS_GROUP and self._store.lookup(pod.namespace, ref) is Absence.NOT_YET:
                     yield f"{ABSENT} {ref.kind} {pod.namespace}/{ref.name}, which does not exist"
 
     def _above(self, pods: Sequence[Pod]) -> Chain:

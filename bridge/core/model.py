@@ -1,7 +1,7 @@
 """The nouns: pods, nodes and workloads as we see them, jobs as Slurm sees them, and the mark that joins both.
 
-Frozen values only. Times are Unix seconds (float, 0.0 = not set) unless a name ends in `_age`; memory is MiB.
-Wire formats live in `bridge.kube.view` and `bridge.slurm.translate`; this module knows neither API.
+Frozen values only. Times are Unix seconds (float, 0.0 = not set) unless a name ends in `_age`; memory is MiB. This
+module knows neither API.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ class GroupKey:
     @classmethod
     def parse(cls, text: str) -> GroupKey | None:
         """Inverse of str(); None for anything else."""
-        parts = text.split("/")
-        if len(parts) != 4 or not all(parts):
-            return None
-        return cls(namespace=parts[1], kind=parts[0], name=parts[2], uid=parts[3])
+        kind, namespace, name, uid = parts if len(parts := text.split("/")) == 4 else ("",) * 4
+        return cls(namespace, kind, name, uid) if all(parts) and uid else None
 
 
 # --- Kubernetes -----------------------------------------------------------------------------------
@@ -196,7 +194,9 @@ class Workload:
     overdue: str = ""  # why its controller ends its pods at that deadline; "" = it doesn't
     size: int | None = None  # pods that make one group complete; None = it does not say
     in_turn: str = ""  # the field that makes its controller wait with some pods until others run
-    sizes: Mapping[str, int] = field(default_factory=dict)  # of a built-in Workload: its gangs by name
+    sizes: Mapping[str, int] = field(
+        default_factory=dict
+    )  # its gangs by name; of "leader" and "worker" 1 or 0
     timeout: int | None = None  # seconds that a coscheduling PodGroup waits for its members
     parent: str = ""  # the built-in Workload that a built-in PodGroup was made from
 
@@ -320,7 +320,7 @@ class JobRecord:
 
     @property
     def claims(self) -> bool:
-        """It asks, or asked, for the place of pods that run. `required` does not tell: people steer waiting jobs."""
+        """It asks, or asked, for the place of pods that run. `required` doesn't tell: people steer waiting jobs."""
         return self.mark is not None and self.mark.place
 
 

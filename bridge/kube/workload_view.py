@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from bridge.core.grouping.leaderworkerset import LEADER, WORKER
 from bridge.core.grouping.wishes import asks
 from bridge.core.model import DEADLINE_EXCEEDED, Uid, Workload
 from bridge.kube import view
@@ -93,7 +94,9 @@ def _workload(found: WorkloadView, api_version: str, kind: str) -> Workload:
         overdue=next(filter(None, map(_overdue, status.conditions or ())), ""),
         size=_size(kind, spec, status, asks(annotations)),
         in_turn=_in_turn(spec),
-        sizes=_sizes([*(spec.pod_groups or ()), *(spec.pod_group_templates or ())]),
+        sizes=_sizes([*(spec.pod_groups or ()), *(spec.pod_group_templates or ())])
+        if kind != "LeaderWorkerSet"
+        else _roles(spec.leader_worker_template, asks(annotations)),
         timeout=spec.schedule_timeout_seconds,
         parent=_parent(spec),
     )
@@ -130,7 +133,8 @@ def _size(kind: str, spec: WorkloadSpecView, status: WorkloadStatusView, said: b
             sizes = (sum(_of_jobs(one, over) for one in jobs if _asked(one, word)) for word in (said, True))
             return next(filter(None, sizes), 0) or sum(_of_jobs(one, over) for one in jobs)
         case "LeaderWorkerSet":
-            return _of_group(spec.leader_worker_template, said)
+            roles, size = _roles(spec.leader_worker_template, said), _group_size(spec.leader_worker_template)
+            return roles[LEADER] + roles[WORKER] * (size - 1)
         case "PodGroup":
             return _gang(spec.scheduling_policy) if spec.min_member is None else spec.min_member
     return None
@@ -158,15 +162,20 @@ def _asked(replicated: ReplicatedJobView, said: bool | None) -> bool:
     return bool(said if pod is None else pod) and inner is not False and not _elsewhere(job)
 
 
-def _of_group(template: LeaderWorkerTemplateView | None, said: bool | None) -> int:
-    """As `core.grouping.leaderworkerset` finds it of each pod."""
+def _group_size(template: LeaderWorkerTemplateView | None) -> int:
+    return 1 if template is None or template.size is None else template.size
+
+
+def _roles(template: LeaderWorkerTemplateView | None, said: bool | None) -> Mapping[str, int]:
+    """How many of the gang a leader and a worker are, as `core.grouping.leaderworkerset` finds it of each pod."""
     if template is None:
-        return 1
-    size = 1 if template.size is None else template.size
-    workers = _said(template.worker_template)
-    leader = workers if template.leader_template is None else _said(template.leader_template)
-    out = [(said if word is None else word) is False for word in (leader, workers)]
-    return (0 if out[0] else 1) + (0 if out[1] else size - 1) or size
+        return {LEADER: 1, WORKER: 1}
+    workers = template.worker_template
+    leader = template.leader_template or workers
+    out = [
+        _out(one) or (said if (word := _said(one)) is None else word) is False for one in (leader, workers)
+    ]
+    return {LEADER: 1, WORKER: 1} if all(out) else {LEADER: int(not out[0]), WORKER: int(not out[1])}
 
 
 def _said(template: TemplateView | JobTemplateView | None) -> bool | None:
@@ -176,7 +185,11 @@ def _said(template: TemplateView | JobTemplateView | None) -> bool | None:
 
 def _elsewhere(job: JobTemplateView | None) -> bool:
     """Its pods name the cluster's own scheduler; without a name admission may set ours."""
-    template = job.spec.template if job is not None and job.spec is not None else None
+    return _out(job.spec.template if job is not None and job.spec is not None else None)
+
+
+def _out(template: TemplateView | None) -> bool:
+    """The pods of that template are the cluster's own scheduler's."""
     named = template.spec.scheduler_name if template is not None and template.spec is not None else None
     return named == DEFAULT_SCHEDULER_NAME
 

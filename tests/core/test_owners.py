@@ -24,7 +24,7 @@ from bridge.core.grouping.owners import (
 )
 from bridge.core.model import Owner, Pod, Uid, Workload
 from bridge.core.overrides import key
-from bridge.names import JOBSET_RESTART, LWS_GROUP_INDEX, LWS_REVISION, LWS_SIZE, POD_GROUP_LABEL
+from bridge.names import JOBSET_RESTART, LWS_GROUP_INDEX, LWS_NAME, LWS_REVISION, LWS_SIZE, POD_GROUP_LABEL
 
 APPS, BATCH, JOBSET, LWS = "apps/v1", "batch/v1", "jobset.x-k8s.io/v1alpha2", "leaderworkerset.x-k8s.io/v1"
 BUILT_IN, COSCHEDULING = f"{BUILT_IN_GROUP}/v1alpha2", f"{COSCHEDULING_GROUP}/v1alpha1"
@@ -126,7 +126,7 @@ def test_the_set_counts_for_its_workers_whose_stateful_set_belongs_to_their_lead
 
 
 def test_pods_of_another_revision_of_a_leader_worker_set_are_another_gang_and_say_how_many_they_are() -> None:
-    lws = work("LeaderWorkerSet", LWS, "lws", size=4)
+    lws = work("LeaderWorkerSet", LWS, "lws", size=4, sizes={"leader": 1, "worker": 1})
 
     def family(revision: str, size: str) -> Family | None:
         labels = {LWS_GROUP_INDEX: "0", LWS_REVISION: revision}
@@ -138,6 +138,20 @@ def test_pods_of_another_revision_of_a_leader_worker_set_are_another_gang_and_sa
     assert new is not None
     assert old.uid != new.uid
     assert (old.gang.wanted, new.gang.wanted) == (3, 4)
+
+
+def test_workers_whose_leader_is_another_schedulers_are_a_gang_without_it() -> None:
+    """What their StatefulSet belongs to is not read; they name the set themselves."""
+    lws = work("LeaderWorkerSet", LWS, "lws", sizes={"leader": 0, "worker": 1})
+    leader = work("Pod", "v1", "leader")
+    workers = work("StatefulSet", APPS, "workers", ref(leader))
+    labels = {LWS_GROUP_INDEX: "0", LWS_NAME: "lws"}
+    one = pod(ref(workers), labels=labels, annotations={LWS_SIZE: "3"})
+    found = chain(one, among(lws, workers))
+    assert (found.awaited, names(found)) == ("", ["workers", "lws"])
+    family = grouping.family_of(one, found)
+    assert family is not None
+    assert family.gang.wanted == 2
 
 
 @pytest.mark.parametrize("who", ["pod", "group", "job", "plan"])

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from bridge.core.grouping import wishes
 from bridge.core.grouping.gangs import Family
-from bridge.core.grouping.owners import Chain
+from bridge.core.grouping.owners import LWS_GROUP, Chain
 from bridge.core.model import Pod
 from bridge.names import LWS_GROUP_INDEX, LWS_REVISION, LWS_SIZE
 
-GROUP = "leaderworkerset.x-k8s.io"
+GROUP = LWS_GROUP
+LEADER, WORKER = "leader", "worker"  # how many of each one of them makes in its gang: 1, or 0
 KIND = "LeaderWorkerSet"
 
 
@@ -24,7 +25,9 @@ def family(pod: Pod, above: Chain) -> Family | None:
     if owner is None or owner.in_turn or not index or wishes.asked(pod, owner) is False:
         return None
     told = pod.annotations.get(LWS_SIZE, "")
-    size = int(told) if told.isascii() and told.isdigit() else owner.size or 1
+    size = owner.size or 1
+    if told.isascii() and told.isdigit() and owner.sizes:
+        size = owner.sizes[LEADER] + owner.sizes[WORKER] * (int(told) - 1)
     one = Family.of(owner, wishes.gang(size, pod, above))
     parts = (owner.uid, index, pod.labels.get(LWS_REVISION, ""))
     return replace(one, name=f"{owner.name}-{index}", uid="-".join(filter(None, parts)))

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bridge.core.model import Owner, Pod, Uid, Workload
-from bridge.names import POD_GROUP_LABEL
+from bridge.names import LWS_NAME, POD_GROUP_LABEL
 
 COSCHEDULING_GROUP = "scheduling.x-k8s.io"  # API group of the PodGroup that pods name by a label
+LWS_GROUP = "leaderworkerset.x-k8s.io"
 BUILT_IN_GROUP = "scheduling.k8s.io"  # of Kubernetes' own PodGroup and Workload
 DEEPEST = 8  # controllers above a pod; a chain that goes on is a loop, or nothing that anybody means
 
@@ -72,11 +73,13 @@ def chain(pod: Pod, lookup: Lookup) -> Chain:
     strong: list[Workload] = []
     for ref in named(pod):
         found = find(ref)
-        if found is None:
+        if found is None or found in controllers:
             continue
         (weak if (ref.group, ref.kind) == (BUILT_IN_GROUP, "PodGroup") else strong).append(found)
         if found.parent and (above := find(Reference(BUILT_IN_GROUP, "Workload", found.parent))) is not None:
             strong.insert(0, above)
+    if any((work.group, work.kind) == (LWS_GROUP, "LeaderWorkerSet") for work in strong):
+        awaited = [one for one in awaited if not one.startswith("Pod ")]
     # Of a Pod above the pod (the leader of a LeaderWorkerSet) the owners count, not the annotations.
     counting = (work for work in reversed(controllers) if work.kind != "Pod")
     return Chain(
@@ -93,6 +96,10 @@ def named(pod: Pod) -> Iterator[Reference]:
         yield Reference(BUILT_IN_GROUP, "PodGroup", pod.scheduling_group)
     if label := pod.labels.get(POD_GROUP_LABEL):
         yield Reference(COSCHEDULING_GROUP, "PodGroup", label)
+    if label := pod.labels.get(
+        LWS_NAME
+    ):  # between them may be a leader of another scheduler, which is not read
+        yield Reference(LWS_GROUP, "LeaderWorkerSet", label)
 
 
 def merged(workloads: Sequence[Workload]) -> dict[str, str]:
