@@ -158,6 +158,12 @@ def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
     return any(_tolerates(one, taint) for one in tolerations)
 
 
+def outlasted(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    """Does the pod stay there for ever? Kubernetes goes by the first toleration that fits."""
+    first = next((one for one in tolerations if _tolerates(one, taint)), None)
+    return first is not None and (first.seconds is None or taint.effect != "NoExecute")
+
+
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False

@@ -59,6 +59,7 @@ def mirror(pair: Pair, around: Around, room: Room, settings: NodeSettings) -> Ou
     else:
         outlook, decided = _with_slurmd(outlook, found)
     if pair.node is not None and (not record.external or external.labelled(pair) is not None):
+        outlook = replace(outlook, shown=True)
         decided += _shown(found, pair.node)
     return _with(outlook, decided)
 
@@ -89,7 +90,7 @@ def _with_slurmd(outlook: Outlook, found: Circumstances) -> tuple[Outlook, Found
         decided += said(Reason.NODE_REFUSED, text)
     together = (found.record, *pair.siblings)
     try:
-        hint = nodesize.hint(together, pair.node, pair.taken)
+        hint = nodesize.hint(together, pair.node, pair.taken, found.around.gres_by_resource)
     except UserError as error:
         decided += said(Reason.NODE_REFUSED, str(error))
         hint = ""

@@ -50,6 +50,7 @@ class NodeRecord:
     reserved_mib: int = 0  # MemSpecLimit
     topology: str = ""
     address: str = ""
+    hostname: str = ""  # NodeHostName
     booted: float = 0.0
     last_busy: float = 0.0  # when its last job ended
     reservation: str = ""
@@ -111,6 +112,7 @@ class Pair:
     record: NodeRecord | None = None
     siblings: tuple[NodeRecord, ...] = ()  # further slurmds on the same Kubernetes node
     former: tuple[SlurmNode, ...] = ()  # other records whose mark names this Kubernetes node: it has moved
+    claimants: tuple[Node, ...] = ()  # of a name that several claim
     refused: str = ""  # why nobody can say which two belong together; then nothing is done
     others: tuple[Pod, ...] = ()  # on it, not Slurm's, not ended; slurmd's own are among them
     taken: Mapping[str, Fraction] = field(default_factory=dict)  # what these ask for: `nodesize.taken`
@@ -164,6 +166,7 @@ class Outlook:
     differs: str = (
         ""  # in which sizes both sides differ; `Pair.differs_for` counts from when this was first said
     )
+    shown: bool = False  # its Kubernetes node gets condition and taints
     hint: str = ""  # what an admin should set
     excluded: str = ""  # why our jobs must not get it, beside what core.fit knows
     again: float | None = None  # seconds; None = the next event

@@ -18,6 +18,7 @@ from bridge.config import NodeSettings
 from bridge.core.drains import Cause, cause_of
 from bridge.core.model import KubeNode, SlurmNode
 from bridge.core.nodes import Outlook, Pair
+from bridge.core.pairs import home
 from bridge.core.steps import DeleteNode, DrainNode, NodeStep, NotifyNode, UndrainNode
 from bridge.errors import BridgeError, Conflict, NotFound, TransientError
 from bridge.kube.client import KubeClient
@@ -149,7 +150,7 @@ class NodesLoop:
         cause = cause_of(step.reason)
         if cause in WORDS or step.over:
             return True
-        if cause is Cause.GONE and await self._there(self._mirror.home(pair)):
+        if cause is Cause.GONE and await self._there(home(pair)):
             log.warning("a node that no list shows is there", node=pair.name)
             return False
         if self._guard.admit(pair.name):
