@@ -36,6 +36,7 @@ from bridge.names import EXTENDED_DEVICE_CLASS_PREFIX
 # What a cordon is to a pod: one that tolerates this may go there all the same.
 CORDONED = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 STRANGER = "is no node of this Kubernetes cluster"
+OVERCOMMITTED = "is on a machine whose slurmds offer more together than it has"
 UNWANTED = "is excluded by the option exclude-nodes"
 
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")

@@ -149,6 +149,11 @@ class Around:
     gres_by_resource: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def age(self) -> float:
+        """Seconds since the older of both sides was known."""
+        return max(self.kube_age, self.slurm_age)
+
+    @property
     def young(self) -> bool:
         """slurmctld has just come up: what it lacks, or doesn't reach, is not lost."""
         return self.boot_age < self.boot_grace
@@ -168,7 +173,7 @@ class Outlook:
     )
     shown: bool = False  # its Kubernetes node gets condition and taints
     hint: str = ""  # what an admin should set
-    excluded: str = ""  # why our jobs must not get it, beside what core.fit knows
+    overcommitted: bool = False  # several slurmds offer more than their machine has: no job of ours gets it
     again: float | None = None  # seconds; None = the next event
 
 

@@ -131,7 +131,8 @@ def hint(
         return ""
     names = " and ".join(r.name for r in records)
     if len(records) > 1:
-        return f"{names} offer {offers} together, and {node.name} has {has} left"
+        offered_together = f"{names} offer {offers} together, and {node.name} has {has} left"
+        return f"{offered_together}: no job of ours gets them until that fits"
     (record,) = records
     parts = []
     if offers.cpus > has.cpus:

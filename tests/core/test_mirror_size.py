@@ -191,13 +191,14 @@ def test_several_slurmds_that_offer_more_than_their_machine_has_are_refused_toge
     world = World.of(kube("k1", labels={}), operated("w-0", node="k1"), operated("w-1", node="k1"))
     for one in world.see().values():
         names = "w-0 and w-1" if one.name == "w-0" else "w-1 and w-0"
-        assert one.excluded.startswith(
+        assert one.overcommitted
+        assert one.hint.startswith(
             f"{names} offer 128 CPUs, 524288 MiB, gpu:h100:16 together, and k1 has 64 CPUs"
         )
     for name in list(world.records):
         world.change(name, cpus=32, memory_mib=128 * GIB)
         world.change(name, gres="gpu:h100:4")
-    assert not any(one.excluded for one in world.see().values())
+    assert not any(one.overcommitted for one in world.see().values())
 
 
 def test_amounts_that_cannot_be_read_conclude_nothing(world: World) -> None:

@@ -76,6 +76,23 @@ def test_what_is_said_of_each_node_is_what_the_bridge_would_do_and_nothing_of_it
     assert any(outlook is not None and outlook.steps for _, outlook in seen)
 
 
+def test_a_slurmd_that_is_silent_is_taken_to_have_been_so_for_long() -> None:
+    """As each is for a moment after an undrain; who looks once can't tell."""
+    world = World.of(kube("n1", labels={}), by_hand("n1"))
+    world.settle()
+    world.change(N1, states=world.records[N1].states | {"NOT_RESPONDING"})
+    assert "condition NotResponding" in row(world).next
+
+
+def test_a_list_of_slurms_that_is_empty_is_rather_wrong() -> None:
+    names = [f"n{i}" for i in range(4)]
+    world = World.of(*(kube(n, labels={}) for n in names), *(by_hand(n) for n in names))
+    world.settle()
+    world.records = {}
+    assert [one.next for one in rows(world)] == [()] * 4
+    assert "its list may be wrong" in row(world).says[0].text
+
+
 def test_a_settled_node_says_nothing_and_is_no_difference(world: World) -> None:
     found = row(world)
     assert (found.next, found.says, found.differs, found.set, found.amiss) == ((), (), "", "", False)
