@@ -224,6 +224,7 @@ class Bridge:
             kube,
             guard,
             settings.nodes,
+            overcommitted=self.snapshot.overcommitted,
             leading=lambda: self.leading,
             clock=monotonic,
         )

@@ -15,7 +15,7 @@ from sys import intern
 
 from bridge.core import fit as core_fit
 from bridge.core.constraints import HostPort, StorageClass, Terms, Volume, VolumeClaim
-from bridge.core.fit import EVERYWHERE, STRANGER, UNUSED, UNWANTED, Fit, Needs, Taken, told
+from bridge.core.fit import EVERYWHERE, OVERCOMMITTED, STRANGER, UNUSED, UNWANTED, Fit, Needs, Taken, told
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode, Uid
 from bridge.core.twins import slurm_name
 from bridge.kube.store import Store
@@ -60,6 +60,7 @@ class Candidates:
         self._uses: dict[Uid, tuple[_Source, ...]] = {}
         self._stirred: dict[_Answer, None] = {}
         self._stirred_pods: dict[Uid, None] = {}
+        self._overcommitted = frozenset[SlurmNode]()
         store.nodes.on_change(self._on_node)
         store.pods.on_change(self._on_seat)
         store.pods.on_pod(self._on_pod)
@@ -112,6 +113,15 @@ class Candidates:
         self._stirred.clear()
         self._stirred_pods.clear()
         return list(found)
+
+    def overcommitted(self, names: frozenset[SlurmNode]) -> None:
+        """These no pod gets, whatever it asks for."""
+        if names == self._overcommitted:
+            return
+        self._overcommitted = names
+        for answer in self._answers.values():
+            answer.fits.clear()
+            self._stirred[answer] = None
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -167,6 +177,7 @@ class Candidates:
     def _fit(self, obstacles: Mapping[KubeNode, str], partition: str) -> Fit:
         nodes, known = self._nodes(), self._known(partition)
         failing = {name: why for name, node in nodes.items() if (why := obstacles.get(node.name, ""))}
+        failing |= dict.fromkeys(self._overcommitted & nodes.keys(), OVERCOMMITTED)
         if known is None:
             return Fit(failing, None, _hopeless(failing.values(), len(nodes)))
         strangers = dict.fromkeys(known - nodes.keys(), STRANGER)

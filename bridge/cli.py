@@ -1,4 +1,4 @@
-"""The command line: serve | doctor | close-breaker | check-config | explain | translate.
+"""The command line: serve | doctor | nodes | close-breaker | check-config | explain | translate.
 
 The last two work offline, on a manifest.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bridge import config, configfile, log, offline
-from bridge.core import report
+from bridge.core import evictions, nodetable, report
 from bridge.errors import BridgeError, ConfigError
 from bridge.explain import explain as explain_pod
 
@@ -56,6 +56,25 @@ def _parser() -> argparse.ArgumentParser:
     look.add_argument("--json", action="store_true", help="for machines")
     look.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="default %(default)s")
     look.set_defaults(run=_doctor)
+
+    nodes = verbs.add_parser(
+        "nodes",
+        help="each node as both sides have it, and what the bridge would do; changes nothing",
+        description="With `plan`: whom the taint managed-node would evict. Exit status: 0 it was read, and the plan "
+        "may be applied; 1 a node refuses the plan; 2 a side could not be read.",
+    )
+    _config_flag(nodes)
+    nodes.add_argument("plan", nargs="?", choices=["plan"], help="whom the taint managed-node would evict")
+    nodes.add_argument("--kubeconfig", help="instead of the pod's ServiceAccount")
+    nodes.add_argument("-o", "--output", choices=["wide", "json"], help="more columns; for machines")
+    nodes.add_argument(
+        "--differences", action="store_true", help="only nodes of which something is to be said or done"
+    )
+    nodes.add_argument(
+        "--effect", choices=["NoSchedule", "NoExecute"], help="plan: as if taintEffect were this"
+    )
+    nodes.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="default %(default)s")
+    nodes.set_defaults(run=_nodes)
 
     close = verbs.add_parser("close-breaker", help="let happen what the open breaker holds back now")
     _config_flag(close)
@@ -125,6 +144,40 @@ def _doctor(args: argparse.Namespace) -> int:
         return 2
     print(json.dumps(report.body(found)) if args.json else report.text(found))
     return found.exit_status
+
+
+def _nodes(args: argparse.Namespace) -> int:
+    """0: it was read, and a plan may be applied; 1: a node refuses the plan; 2: a side could not be read."""
+    from bridge import nodelist
+
+    try:
+        settings = _settings(args)
+    except BridgeError as error:
+        print(f"slurm-bridge: {error}", file=sys.stderr)
+        return 2
+    wanted, ours = settings.nodes, settings.cluster.schedulers
+    if args.effect:
+        wanted = wanted.model_copy(update={"taintEffect": args.effect})
+    look = asyncio.run(nodelist.run(settings, kubeconfig=args.kubeconfig, timeout=args.timeout))
+    found = nodetable.judged(look.sides, look.around, wanted, ours)
+    for trouble in look.troubles:
+        print(trouble, file=sys.stderr)
+    if args.plan and look.troubles:
+        return 2
+    if args.plan:
+        plan = evictions.plan(found, look.sides.pods or (), look.around, wanted, ours)
+        print(json.dumps(evictions.body(plan)) if args.output == "json" else evictions.text(plan))
+        return 0 if plan.applies else 1
+    rows = [
+        row
+        for row in nodetable.rows(look.sides, found, look.around, wanted)
+        if row.amiss or not args.differences
+    ]
+    if args.output == "json":
+        print(json.dumps(nodetable.body(rows, look.troubles, look.around.cluster)))
+    else:
+        print(nodetable.text(rows, look.sides, wide=args.output == "wide"))
+    return 2 if look.troubles else 0
 
 
 def _close_breaker(args: argparse.Namespace) -> int:

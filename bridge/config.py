@@ -228,7 +228,8 @@ class NodeSettings(_Group):
     taintEffect: Literal["NoSchedule", "NoExecute"] = Field(
         "NoSchedule",
         description="Of the taint managed-node where it is new; what stands on a node is kept. NoExecute evicts pods "
-        "that don't tolerate it, and is not set where one of them is the system's.",
+        "that don't tolerate it, and is not set where one of them is the system's; `slurm-bridge nodes plan` lists "
+        "them.",
     )
     taintUnavailable: bool = Field(
         True,

@@ -28,7 +28,7 @@ from bridge.core.picture import Picture
 from bridge.core.report import Invariant, Report, Waiting
 from bridge.core.takeover import CLOCK_SKEW, label_of
 from bridge.core.twins import by_slurm_name
-from bridge.errors import BridgeError, Busy, Denied, NotFound, ProtocolError
+from bridge.errors import BridgeError, Busy, Denied, NotFound
 from bridge.kube import kinds
 from bridge.kube.client import ClusterWire, KubeClient
 from bridge.names import COMPONENT, JOB_CONDITION
@@ -155,11 +155,13 @@ class Doctor:
         """Both sides answer, and say who they are. Each is asked, so that both troubles are told at once."""
         kube, slurm = await asyncio.gather(self._meet_kube(), self._meet_slurm(), return_exceptions=True)
         troubles = []
-        for side, error, cure in (("Kubernetes", kube, self._cure_kube), ("Slurm", slurm, self._cure_slurm)):
-            if isinstance(error, BridgeError):
-                troubles.append(f"{side} could not be read: {error}; {cure(error)}")
-            elif error is not None:
+        for error in (kube, slurm):
+            if error is not None and not isinstance(error, BridgeError):
                 raise error
+        if isinstance(kube, BridgeError):
+            troubles.append(checkup.no_kubernetes(kube))
+        if isinstance(slurm, BridgeError):
+            troubles.append(checkup.no_slurm(slurm, self._settings))
         if troubles:
             raise CannotLook(troubles)
 
@@ -313,25 +315,6 @@ class Doctor:
         if math.isnan(left):
             return f"of {who}; it does not say for how long it is valid"
         return f"of {who}; " + (f"valid for {span(left)}" if left > 0 else "no longer valid")
-
-    def _cure_slurm(self, error: BridgeError) -> str:
-        settings = self._settings.slurm
-        if isinstance(error, Denied):
-            return f"put a valid token of SlurmUser into {settings.slurmTokenFile}"
-        if isinstance(error, Busy):
-            return "look at slurmctld's host and log"
-        if isinstance(error, ProtocolError):
-            return (
-                f"check that slurmRestApi ({settings.slurmRestApi}) is a slurmrestd of Slurm 24.11 to 26.05"
-            )
-        return (
-            f"check slurmRestApi ({settings.slurmRestApi}), that slurmrestd runs, and the network in between"
-        )
-
-    def _cure_kube(self, error: BridgeError) -> str:
-        if isinstance(error, Denied):
-            return "give the rights of deploy/manifests/cluster/bridge-rights.yaml, or another --kubeconfig"
-        return "check --kubeconfig, that the API server runs, and the network in between"
 
 
 _PAGE_URGENT = ("missing:", "note: breaker", "note: devices: native job")

@@ -15,7 +15,7 @@ from bridge.core import nodesize, startfailures
 from bridge.core import pairs as core_pairs
 from bridge.core.drains import REMOVING, standing
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode, Uid, is_ended
-from bridge.core.nodes import Around, NodeRecord, Outlook, Pair, StartFailure, mark
+from bridge.core.nodes import Around, NodeRecord, Outlook, Pair, StartFailure
 from bridge.errors import UserError
 from bridge.kube.store import Store
 from bridge.ledger import OLD_VIEW
@@ -125,7 +125,7 @@ class Mirror:
         return {**self._watch.nodes, **doubted}
 
     def _filled(self, pair: Pair, named: Set[SlurmNode], now: float) -> Pair:
-        home = self.home(pair)
+        home = core_pairs.home(pair)
         others = tuple(self._others.get(home, {}).values())
         if home not in self._taken:
             try:
@@ -147,13 +147,6 @@ class Mirror:
         """A healthy watch may say nothing for so long, and is current all the same."""
         age = max(self._store.nodes.age(), self._store.pods.age())
         return age if age > OLD_VIEW else 0.0
-
-    def home(self, pair: Pair) -> KubeNode:
-        """The Kubernetes node, also of a record whose node has gone."""
-        if pair.node is not None:
-            return pair.node.name
-        known = mark(pair.record.comment) if pair.record is not None and pair.record.external else None
-        return known.node if known is not None else KubeNode(pair.name)
 
     def _named(self) -> frozenset[SlurmNode]:
         """Nodes that a live job of ours holds or waits for. Looked for only while some node is to go."""

@@ -68,6 +68,9 @@ SLURMD_LABEL: Final = "app.kubernetes.io/name"  # slurm-operator writes "slurmd"
 JOB_CONDITION: Final = "slinky.slurm.net/SlurmJob"  # leader writes: what Slurm says about the pod's job
 DISRUPTION_CONDITION: Final = "DisruptionTarget"  # leader writes before a delete; podFailurePolicy reads
 SCHEDULED_CONDITION: Final = "PodScheduled"  # kube-scheduler's; the leader repairs it after a late bind reply
+OPERATOR_STATE_CONDITION: Final = (
+    "SlurmNodeState"  # slurm-operator writes on slurmd pods, followed by a state of Slurm's; `nodes` shows it
+)
 
 # --- per-job options that users annotate ----------------------------------------------------------
 OPTION_PREFIX: Final = "slurmjob.slinky.slurm.net/"  # users write; core.overrides reads

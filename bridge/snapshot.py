@@ -84,6 +84,7 @@ class Snapshot:
         by_resource = settings.jobs.gresByResource.items()
         self.gpu_resources = tuple(name for name, gres in by_resource if devices.is_gpu(gres))
         self._candidates = Candidates(store, self.nodes, lambda names: nodes_of(watcher.partitions, names))
+        self.overcommitted = self._candidates.overcommitted
         self.owners = Owners(kube, store, monotonic)
         place = (cluster, self.nodes, self._candidates, self._longest, wall, self.owners)
         self._translator = Translator(

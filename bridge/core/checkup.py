@@ -15,6 +15,7 @@ from bridge.config import Settings
 from bridge.core.jobid import IdRange
 from bridge.core.model import Node, SlurmNode
 from bridge.core.nodes import NodeRecord
+from bridge.errors import BridgeError, Busy, Denied, ProtocolError
 from bridge.names import DRAIN_PREFIX, SLURM_NODENAME_LABEL
 
 DAY: Final = 86_400.0
@@ -237,6 +238,27 @@ def nodes(
                 do="docs/operations.md, The bridge drained a node",
                 urgent=True,
             )
+
+
+def no_slurm(error: BridgeError, settings: Settings) -> str:
+    """What happened to whoever asked Slurm, and what to do."""
+    slurm = settings.slurm
+    if isinstance(error, Denied):
+        cure = f"put a valid token of SlurmUser into {slurm.slurmTokenFile}"
+    elif isinstance(error, Busy):
+        cure = "look at slurmctld's host and log"
+    elif isinstance(error, ProtocolError):
+        cure = f"check that slurmRestApi ({slurm.slurmRestApi}) is a slurmrestd of Slurm 24.11 to 26.05"
+    else:
+        cure = f"check slurmRestApi ({slurm.slurmRestApi}), that slurmrestd runs, and the network in between"
+    return f"Slurm could not be read: {error}; {cure}"
+
+
+def no_kubernetes(error: BridgeError) -> str:
+    cure = "check --kubeconfig, that the API server runs, and the network in between"
+    if isinstance(error, Denied):
+        cure = "give the rights of deploy/manifests/cluster/bridge-rights.yaml, or another --kubeconfig"
+    return f"Kubernetes could not be read: {error}; {cure}"
 
 
 def few(names: list[SlurmNode]) -> str:

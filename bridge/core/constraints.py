@@ -47,6 +47,7 @@ class Toleration:
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
+    seconds: int | None = None  # of NoExecute: so long the pod may stay; None = for ever
 
 
 EVERY_ADDRESS = "0.0.0.0"

@@ -121,7 +121,10 @@ def drained(found: Circumstances, present: Sequence[Present], known: NodeMark | 
                 notice = NotifyNode(node=pair.node.name, uid=pair.node.uid, verdict=told)
                 result += Found((notice,), (told,))
     for one in present:
-        if not one.allowed and standing(record) is None:
+        settling = (
+            one.cause is Cause.RESIZED and pair.differs_for < found.settings.nodeSettling
+        )  # told by differs()
+        if not one.allowed and standing(record) is None and not settling:
             result += said(_why_not(one), f"not drained for now: {one.cause}" + _detail(one))
     if drains.by_others(record):
         result += said(

@@ -36,6 +36,7 @@ from bridge.names import EXTENDED_DEVICE_CLASS_PREFIX
 # What a cordon is to a pod: one that tolerates this may go there all the same.
 CORDONED = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 STRANGER = "is no node of this Kubernetes cluster"
+OVERCOMMITTED = "is on a machine whose slurmds offer more together than it has"
 UNWANTED = "is excluded by the option exclude-nodes"
 
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
@@ -156,6 +157,12 @@ def _about(count: int, why: str) -> str:
 
 def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
     return any(_tolerates(one, taint) for one in tolerations)
+
+
+def outlasted(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    """Does the pod stay there for ever? Kubernetes goes by the first toleration that fits."""
+    first = next((one for one in tolerations if _tolerates(one, taint)), None)
+    return first is not None and (first.seconds is None or taint.effect != "NoExecute")
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -45,7 +45,7 @@ def mirror(pair: Pair, around: Around, room: Room, settings: NodeSettings) -> Ou
     )
     if pair.refused:
         return _with(outlook, said(Reason.NODE_REFUSED, f"{pair.refused}; nothing is done to any of them"))
-    if max(around.kube_age, around.slurm_age) > FRESH:
+    if around.age > FRESH:
         return _with(outlook, said(Reason.STALE, "what is known of both sides is too old to act on it"))
     if record is None:
         return _with(outlook, _absent(pair, around, settings)) if pair.node is not None else outlook
@@ -59,6 +59,7 @@ def mirror(pair: Pair, around: Around, room: Room, settings: NodeSettings) -> Ou
     else:
         outlook, decided = _with_slurmd(outlook, found)
     if pair.node is not None and (not record.external or external.labelled(pair) is not None):
+        outlook = replace(outlook, shown=True)
         decided += _shown(found, pair.node)
     return _with(outlook, decided)
 
@@ -89,11 +90,11 @@ def _with_slurmd(outlook: Outlook, found: Circumstances) -> tuple[Outlook, Found
         decided += said(Reason.NODE_REFUSED, text)
     together = (found.record, *pair.siblings)
     try:
-        hint = nodesize.hint(together, pair.node, pair.taken)
+        hint = nodesize.hint(together, pair.node, pair.taken, found.around.gres_by_resource)
     except UserError as error:
         decided += said(Reason.NODE_REFUSED, str(error))
         hint = ""
-    return replace(outlook, hint=hint, excluded=hint if len(together) > 1 else ""), decided
+    return replace(outlook, hint=hint, overcommitted=bool(hint) and len(together) > 1), decided
 
 
 def _absent(pair: Pair, around: Around, settings: NodeSettings) -> Found:

@@ -50,6 +50,7 @@ class NodeRecord:
     reserved_mib: int = 0  # MemSpecLimit
     topology: str = ""
     address: str = ""
+    hostname: str = ""  # NodeHostName
     booted: float = 0.0
     last_busy: float = 0.0  # when its last job ended
     reservation: str = ""
@@ -111,6 +112,7 @@ class Pair:
     record: NodeRecord | None = None
     siblings: tuple[NodeRecord, ...] = ()  # further slurmds on the same Kubernetes node
     former: tuple[SlurmNode, ...] = ()  # other records whose mark names this Kubernetes node: it has moved
+    claimants: tuple[Node, ...] = ()  # of a name that several claim
     refused: str = ""  # why nobody can say which two belong together; then nothing is done
     others: tuple[Pod, ...] = ()  # on it, not Slurm's, not ended; slurmd's own are among them
     taken: Mapping[str, Fraction] = field(default_factory=dict)  # what these ask for: `nodesize.taken`
@@ -147,6 +149,11 @@ class Around:
     gres_by_resource: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def age(self) -> float:
+        """Seconds since the older of both sides was known."""
+        return max(self.kube_age, self.slurm_age)
+
+    @property
     def young(self) -> bool:
         """slurmctld has just come up: what it lacks, or doesn't reach, is not lost."""
         return self.boot_age < self.boot_grace
@@ -164,8 +171,9 @@ class Outlook:
     differs: str = (
         ""  # in which sizes both sides differ; `Pair.differs_for` counts from when this was first said
     )
+    shown: bool = False  # its Kubernetes node gets condition and taints
     hint: str = ""  # what an admin should set
-    excluded: str = ""  # why our jobs must not get it, beside what core.fit knows
+    overcommitted: bool = False  # several slurmds offer more than their machine has: no job of ours gets it
     again: float | None = None  # seconds; None = the next event
 
 

@@ -27,7 +27,7 @@ _SOCKETS = re.compile(r"\([^)]*\)")  # "gpu:h100:8(S:0-1)": only where the socke
 class Size:
     cpus: int
     memory_mib: int
-    gres: Mapping[str, int]  # "gpu:h100" → 8; none has 0
+    gres: Mapping[str, int]  # "gpu:h100" → 8
 
     def __str__(self) -> str:
         devices = "".join(f", {name}:{count}" for name, count in sorted(self.gres.items()))
@@ -60,25 +60,40 @@ def _amount(text: str, field: str) -> Fraction:
     return quantity.parse(text, field)
 
 
+def left(node: Node, taken: Amounts, gres_by_resource: Mapping[str, str]) -> Size:
+    """`holdable`, as Slurm counts. A device that kubelet doesn't know is not in it; one that it lacks is, with 0."""
+    amounts = holdable(node, taken)
+    counts: dict[str, int] = {}
+    for resource, target in gres_by_resource.items():
+        if target and resource in amounts:
+            counts[target] = counts.get(target, 0) + math.floor(amounts[resource])
+    memory = math.floor(amounts.get("memory", Fraction(0)) / quantity.MIB)
+    return Size(cpus=math.floor(amounts.get("cpu", 0)), memory_mib=memory, gres=counts)
+
+
 def wanted(node: Node, taken: Amounts, settings: NodeSettings, gres_by_resource: Mapping[str, str]) -> Size:
     """Raises UserError where nothing is left, or it can't be read."""
-    left = holdable(node, taken)
-    cpus = math.floor(left.get("cpu", 0)) - settings.nodeHeadroomCpus
-    memory = math.floor(left.get("memory", Fraction(0)) / quantity.MIB) - settings.nodeHeadroomMemoryMiB
+    size = left(node, taken, gres_by_resource)
+    cpus = size.cpus - settings.nodeHeadroomCpus
+    memory = size.memory_mib - settings.nodeHeadroomMemoryMiB
     if cpus < 1 or memory < 1:
         raise UserError(
             f"node {node.name}: {max(cpus, 0)} CPUs and {max(memory, 0)} MiB are left for pods of Slurm's; move other "
             "pods away, or lower nodeHeadroomCpus and nodeHeadroomMemoryMiB"
         )
-    counts: dict[str, int] = {}
-    for resource, target in gres_by_resource.items():
-        if target and (count := math.floor(left.get(resource, 0))):
-            counts[target] = counts.get(target, 0) + count
-    return Size(cpus=cpus, memory_mib=memory, gres=counts)
+    return Size(cpus=cpus, memory_mib=memory, gres={name: n for name, n in size.gres.items() if n})
 
 
-def registered(record: NodeRecord) -> Size:
-    return Size(cpus=record.cpus, memory_mib=record.memory_mib, gres=counts(record.gres))
+def offered(records: Iterable[NodeRecord]) -> Size:
+    """What Slurm gives away of them, together."""
+    cpus = memory = 0
+    devices: dict[str, int] = {}
+    for record in records:
+        cpus += record.cpus - record.reserved_cores * record.threads
+        memory += record.memory_mib - record.reserved_mib
+        for name, count in counts(record.gres).items():
+            devices[name] = devices.get(name, 0) + count
+    return Size(cpus=cpus, memory_mib=memory, gres=devices)
 
 
 def counts(gres: str) -> Mapping[str, int]:
@@ -104,22 +119,31 @@ def difference(record: NodeRecord, size: Size, tolerance: float) -> str:
     return ", ".join(found)
 
 
-def hint(records: Sequence[NodeRecord], node: Node, taken: Amounts) -> str:
+def hint(
+    records: Sequence[NodeRecord], node: Node, taken: Amounts, gres_by_resource: Mapping[str, str]
+) -> str:
     """What makes slurmd offer no more than kubelet can hold; "" = it doesn't. Raises UserError as `holdable`."""
-    left = holdable(node, taken)
-    cpus, memory = math.floor(left.get("cpu", 0)), math.floor(left.get("memory", Fraction(0)) / quantity.MIB)
-    offered = sum(r.cpus - r.reserved_cores * r.threads for r in records)
-    offered_mib = sum(r.memory_mib - r.reserved_mib for r in records)
-    if not node.allocatable or (offered <= cpus and offered_mib <= memory):
+    has, offers = left(node, taken, gres_by_resource), offered(records)
+    if not node.allocatable:
+        return ""
+    few = {name: count for name, count in has.gres.items() if _of(offers, name) > count}
+    if offers.cpus <= has.cpus and offers.memory_mib <= has.memory_mib and not few:
         return ""
     names = " and ".join(r.name for r in records)
     if len(records) > 1:
-        offers = f"{names} offer {offered} CPUs and {offered_mib} MiB together"
-        return f"{offers}, and {node.name} has {cpus} and {memory} left"
+        offered_together = f"{names} offer {offers} together, and {node.name} has {has} left"
+        return f"{offered_together}: no job of ours gets them until that fits"
     (record,) = records
     parts = []
-    if offered > cpus:
-        parts.append(f"CoreSpecCount={math.ceil((record.cpus - cpus) / record.threads)}")
-    if offered_mib > memory:
-        parts.append(f"MemSpecLimit={record.memory_mib - memory}")
-    return f"set {' '.join(parts)} for {names}: {node.name} has {cpus} CPUs and {memory} MiB left"
+    if offers.cpus > has.cpus:
+        parts.append(f"CoreSpecCount={math.ceil((record.cpus - has.cpus) / record.threads)}")
+    if offers.memory_mib > has.memory_mib:
+        parts.append(f"MemSpecLimit={record.memory_mib - has.memory_mib}")
+    if few:
+        parts.append("Gres=" + ",".join(f"{name}:{count}" for name, count in sorted(few.items())))
+    return f"set {' '.join(parts)} for {names}: {node.name} has {has} left"
+
+
+def _of(offers: Size, name: str) -> int:
+    """Slurm may tell more of a device than the setting says: "gpu" is every "gpu:TYPE"."""
+    return sum(count for gres, count in offers.gres.items() if name in (gres, gres.partition(":")[0]))

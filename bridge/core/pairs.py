@@ -7,10 +7,14 @@ name; that name cut at its first dot. What must stay true: a name that two nodes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from bridge.core.model import KubeNode, Node, SlurmNode
-from bridge.core.nodes import Kind, NodeRecord, Pair, mark, operator_pod
+from bridge.core import nodesize, startfailures
+from bridge.core.model import KubeNode, Node, Pod, SlurmNode
+from bridge.core.nodes import Kind, NodeRecord, Pair, StartFailure, mark, operator_pod
+from bridge.errors import UserError
 from bridge.names import SLURM_NODENAME_LABEL
 
 LOST_AT_ONCE = 2  # bridged nodes whose records may be missing at a time,
@@ -67,7 +71,12 @@ def _pair(
     record = known.get(name)
     if len(claimants) > 1:
         who = " and ".join(sorted(node.name for node in claimants))
-        return Pair(name=name, record=record, refused=f"{who} both claim the Slurm name {name}")
+        return Pair(
+            name=name,
+            record=record,
+            claimants=tuple(claimants),
+            refused=f"{who} both claim the Slurm name {name}",
+        )
     if not claimants:
         return Pair(name=name, record=record)
     (node,) = claimants
@@ -79,6 +88,45 @@ def _pair(
         siblings=tuple(rest),
         former=tuple(former.get(node.name, ())),
     )
+
+
+def home(pair: Pair) -> KubeNode:
+    """The Kubernetes node, also of a record whose node has gone."""
+    if pair.node is not None:
+        return pair.node.name
+    known = mark(pair.record.comment) if pair.record is not None and pair.record.external else None
+    return known.node if known is not None else KubeNode(pair.name)
+
+
+def seen_once(pairs: Iterable[Pair], pods: Iterable[Pod], ours: Container[str]) -> tuple[Pair, ...]:
+    """With what one list of all pods tells of each, `ours`: scheduler names. How long sizes have differed, and whether
+    containers of pods that have gone run on, only a running bridge knows: the first counts from now, nothing runs on.
+    A slurmd that does not answer is taken to have been silent for long."""
+    others: dict[KubeNode, list[Pod]] = {}
+    failures: dict[KubeNode, list[StartFailure]] = {}
+    for pod in pods:
+        if pod.scheduler not in ours:
+            if pod.node and not pod.ended:
+                others.setdefault(pod.node, []).append(pod)
+        elif (failure := startfailures.failure(pod)) is not None:
+            failures.setdefault(pod.node, []).append(failure)
+    return tuple(
+        replace(
+            with_others(pair, others.get(home(pair), ())),
+            failures=tuple(failures.get(home(pair), ())),
+            silent_for=math.inf,
+        )
+        for pair in pairs
+    )
+
+
+def with_others(pair: Pair, others: Iterable[Pod]) -> Pair:
+    """And what these ask for. What can't be read concludes nothing."""
+    pods = tuple(others)
+    try:
+        return replace(pair, others=pods, taken=nodesize.taken(pods))
+    except UserError as error:
+        return replace(pair, others=pods, refused=pair.refused or str(error))
 
 
 def many_lost(pairs: Iterable[Pair]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from bridge.config import NodeSettings
 from bridge.core.constraints import Taint
 from bridge.core.drains import standing
-from bridge.core.fit import tolerated
+from bridge.core.fit import outlasted
 from bridge.core.model import Condition, Node, Pod
 from bridge.core.nodes import Around, Kind, NodeRecord, Pair
 from bridge.core.steps import NodeStep, SetNodeCondition, SetNodeTaints
@@ -79,14 +79,13 @@ def taints(
     add: list[Taint] = []
     remove: list[Taint] = []
     trouble = ""
-    if settings.taintNodes and not any(t.key == MANAGED_NODE_TAINT for t in node.taints):
-        taint = Taint(MANAGED_NODE_TAINT, around.scheduler, settings.taintEffect)
-        trouble = _forbidden(taint, record, pair.others)
+    if settings.taintNodes and managed(node) is None:
+        taint, trouble = planned(record.kind, pair.others, around, settings)
         add += [] if trouble else [taint]
     mark = Taint(UNAVAILABLE_TAINT, "", "NoSchedule")
     there = [t for t in node.taints if t.key == UNAVAILABLE_TAINT]
     by_others = bool(unusable(record, pair.silent_for)) and standing(record) is None
-    forbidden = _forbidden(mark, record, pair.others) if by_others else ""
+    forbidden = _forbidden(mark, record.kind, pair.others) if by_others else ""
     if settings.taintUnavailable and by_others and not forbidden:
         add += [] if there else [mark]
     else:
@@ -94,6 +93,17 @@ def taints(
     if not add and not remove:
         return (), trouble
     return (SetNodeTaints(node=node.name, uid=node.uid, add=tuple(add), remove=tuple(remove)),), trouble
+
+
+def managed(node: Node) -> Taint | None:
+    """The one that is there keeps its effect, whoever set it."""
+    return next((taint for taint in node.taints if taint.key == MANAGED_NODE_TAINT), None)
+
+
+def planned(kind: Kind, others: Iterable[Pod], around: Around, settings: NodeSettings) -> tuple[Taint, str]:
+    """The taint of a node that has none yet, and why it is not set all the same, "" = it is."""
+    taint = Taint(MANAGED_NODE_TAINT, around.scheduler, settings.taintEffect)
+    return taint, _forbidden(taint, kind, others)
 
 
 def parting(node: Node) -> tuple[NodeStep, ...]:
@@ -109,19 +119,19 @@ def evicted(taint: Taint, others: Iterable[Pod]) -> tuple[Pod, ...]:
     """Pods that a NoExecute taint would end."""
     if taint.effect != "NoExecute":
         return ()
-    return tuple(pod for pod in others if not tolerated(taint, pod.constraints.tolerations))
+    return tuple(pod for pod in others if not outlasted(taint, pod.constraints.tolerations))
 
 
 def system(pod: Pod) -> bool:
     return pod.namespace == "kube-system" or pod.priority_class in _SYSTEM
 
 
-def _forbidden(taint: Taint, record: NodeRecord, others: Iterable[Pod]) -> str:
+def _forbidden(taint: Taint, kind: Kind, others: Iterable[Pod]) -> str:
     pods = tuple(others)
     slurmd = [pod for pod in pods if pod.labels.get(SLURMD_LABEL) == "slurmd"]
-    if record.kind is Kind.OPERATOR and not slurmd:
+    if kind is Kind.OPERATOR and not slurmd:
         return f"not tainted with {taint.key}: its slurmd pod is not there, and may not tolerate it"
-    if strict := next((pod for pod in slurmd if not tolerated(taint, pod.constraints.tolerations)), None):
+    if strict := next((pod for pod in slurmd if not outlasted(taint, pod.constraints.tolerations)), None):
         return (
             f"not tainted with {taint.key}: the slurmd pod {strict.ref} does not tolerate it; add a toleration to its "
             "NodeSet"

@@ -85,12 +85,14 @@ def _shared(
 
 
 def _toleration(found: TolerationView) -> Toleration:
-    return _one_toleration(found.key or "", found.operator or "Equal", found.value or "", found.effect or "")
+    return _one_toleration(
+        found.key or "", found.operator or "Equal", found.value or "", found.effect or "", found.seconds
+    )
 
 
 @lru_cache(maxsize=4096)
-def _one_toleration(key: str, operator: str, value: str, effect: str) -> Toleration:
-    return Toleration(key, operator, value, effect)
+def _one_toleration(key: str, operator: str, value: str, effect: str, seconds: int | None) -> Toleration:
+    return Toleration(key, operator, value, effect, seconds)
 
 
 def _ports(spec: PodSpecView) -> tuple[HostPort, ...]:

@@ -90,11 +90,12 @@ class AffinityView(Struct, rename="camel"):
     node_affinity: NodeAffinityView | None = None
 
 
-class TolerationView(Struct):
+class TolerationView(Struct, rename={"seconds": "tolerationSeconds"}):
     key: str | None = None
     operator: str | None = None
     value: str | None = None
     effect: str | None = None
+    seconds: int | None = None
 
 
 class TaintView(Struct):

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from bridge.apply import WriteDoor
 from bridge.config import NodeSettings
 from bridge.core.drains import Cause, cause_of
+from bridge.core.mirror import FRESH
 from bridge.core.model import KubeNode, SlurmNode
 from bridge.core.nodes import Outlook, Pair
+from bridge.core.pairs import home
 from bridge.core.steps import DeleteNode, DrainNode, NodeStep, NotifyNode, UndrainNode
 from bridge.errors import BridgeError, Conflict, NotFound, TransientError
 from bridge.kube.client import KubeClient
@@ -55,12 +57,13 @@ class NodesLoop:
         guard: Guard,
         settings: NodeSettings,
         *,
+        overcommitted: Callable[[frozenset[SlurmNode]], None],
         leading: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mirror, self._watch, self._door = mirror, watch, door
         self._kube, self._guard = kube, guard
-        self._leading, self._now = leading, clock
+        self._overcommitted, self._leading, self._now = overcommitted, leading, clock
         self._steady = Steady(settings, clock)
         self._news = asyncio.Event()
         self._written = -math.inf  # when something was last written
@@ -103,6 +106,8 @@ class NodesLoop:
         pairs, around = self._mirror.look()
         self.outlooks = await self._steady.outlooks(pairs, around)
         self._mirror.looked(self.outlooks)
+        if around.age <= FRESH:
+            self._overcommitted(frozenset(one.name for one in self.outlooks if one.overcommitted))
         self._tell(self.outlooks)
         due = [
             (pair, outlook.steps)
@@ -149,7 +154,7 @@ class NodesLoop:
         cause = cause_of(step.reason)
         if cause in WORDS or step.over:
             return True
-        if cause is Cause.GONE and await self._there(self._mirror.home(pair)):
+        if cause is Cause.GONE and await self._there(home(pair)):
             log.warning("a node that no list shows is there", node=pair.name)
             return False
         if self._guard.admit(pair.name):

@@ -36,7 +36,7 @@ class Steady:
 
     async def outlooks(self, pairs: Sequence[Pair], around: Around) -> tuple[Outlook, ...]:
         """In the same order."""
-        stale = max(around.kube_age, around.slurm_age) > FRESH
+        stale = around.age > FRESH
         circumstances = (around.young, around.many_lost, around.partitions, stale)
         if circumstances != self._circumstances:
             self._judged.clear()

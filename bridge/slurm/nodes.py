@@ -177,6 +177,7 @@ def record(found: wire.Node) -> NodeRecord:
         reserved_mib=found.specialized_memory,
         topology=found.topology,
         address=found.address,
+        hostname=found.hostname,
         booted=found.boot_time.value,
         last_busy=found.last_busy.value,
         reservation=found.reservation,

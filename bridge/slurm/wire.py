@@ -279,6 +279,7 @@ class Node(Wire, frozen=True):
     comment: str = ""
     extra: str = ""
     address: str = ""
+    hostname: str = ""
     cpus: int = 0
     real_memory: int = 0  # MiB
     gres: str = ""

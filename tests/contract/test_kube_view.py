@@ -202,14 +202,19 @@ def test_a_pod_that_is_not_ours_is_reduced() -> None:
 
 
 def test_of_a_pod_that_is_not_ours_it_is_known_which_taints_it_bears_and_whether_it_is_a_slurmd() -> None:
-    tolerant = {"tolerations": [{"key": "slinky.slurm.net/managed-node", "operator": "Exists"}]}
+    managed = {"key": "slinky.slurm.net/managed-node", "operator": "Exists"}
+    tolerant = {"tolerations": [managed, {**managed, "effect": "NoExecute", "tolerationSeconds": 300}]}
     meta = {"name": "a", "labels": {"app.kubernetes.io/name": "slurmd", "tier": "x"}}
     pod = view.pod_event(
         raw({"type": "ADDED", "object": {"metadata": meta, "spec": tolerant}}), lambda name: False
     ).object
     assert pod is not None
     assert pod.labels == {"app.kubernetes.io/name": "slurmd"}
-    assert pod.constraints.tolerations == (Toleration("slinky.slurm.net/managed-node", "Exists", "", ""),)
+    key = "slinky.slurm.net/managed-node"
+    assert pod.constraints.tolerations == (
+        Toleration(key, "Exists", "", ""),
+        Toleration(key, "Exists", "", "NoExecute", 300),
+    )
 
 
 def test_ten_thousand_pods_of_others_share_what_they_ask_for() -> None:

@@ -76,6 +76,7 @@ async def test_the_list_says_of_every_node_what_a_read_of_it_says(slurm: Slurm, 
     assert record.memory_mib >= 32000
     assert record.gres.startswith("gpu:h100:")
     assert (record.reason, record.comment, record.extra, record.topology) == ("", "", "", "")
+    assert record.hostname == node
     if registers(slurm.client):
         assert record.states == {"IDLE", "EXTERNAL", "DYNAMIC_NORM"}
         assert record.features == ("bridge", "zone-a")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bridge.core import registration
+from bridge.core.mirror import mirror
 from bridge.core.model import KubeNode, SlurmNode
+from bridge.core.nodes import Room
 from bridge.core.nodesize import Size, counts, difference, wanted
 from bridge.core.steps import DeleteNode, DrainNode, NodeStep, RegisterNode, SetNodeTaints
 from bridge.errors import UserError
@@ -169,18 +171,34 @@ def test_a_node_with_slurmd_says_what_to_set_so_that_kubelet_can_hold_what_slurm
     world = World.of(kube("n1", labels={}), by_hand("n1", threads=2))
     world.others[K1] = (other("agent", "n1", requests={"cpu": "3", "memory": "4Gi"}),)
     hint = world.see()[N1].hint
-    assert hint == "set CoreSpecCount=2 MemSpecLimit=4096 for n1: n1 has 61 CPUs and 258048 MiB left"
+    assert hint == "set CoreSpecCount=2 MemSpecLimit=4096 for n1: n1 has 61 CPUs, 258048 MiB, gpu:h100:8 left"
     world.change(N1, reserved_cores=2, reserved_mib=4096)
     assert world.see()[N1].hint == ""
+
+
+def test_a_node_with_slurmd_says_how_many_devices_kubelet_has_where_slurm_gives_more() -> None:
+    world = World.of(kube("n1", labels={}), by_hand("n1", gres="gpu:a:2,gpu:b:6,nic:4"))
+    around = world.around(gres_by_resource={"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu", "site/nic": "nic"})
+    (pair,) = world.pairs()
+    room = Room(drains=2, recreations=1)
+    assert mirror(pair, around, room, world.settings).hint == ""
+    world.kubernetes(K1, allocatable={**world.nodes[K1].allocatable, "nvidia.com/gpu": "7"})
+    (pair,) = world.pairs()
+    assert mirror(pair, around, room, world.settings).hint.startswith("set Gres=gpu:7 for n1: ")
 
 
 def test_several_slurmds_that_offer_more_than_their_machine_has_are_refused_together() -> None:
     world = World.of(kube("k1", labels={}), operated("w-0", node="k1"), operated("w-1", node="k1"))
     for one in world.see().values():
-        assert "w-0 and w-1 offer 128 CPUs" in one.excluded or "w-1 and w-0 offer 128 CPUs" in one.excluded
+        names = "w-0 and w-1" if one.name == "w-0" else "w-1 and w-0"
+        assert one.overcommitted
+        assert one.hint.startswith(
+            f"{names} offer 128 CPUs, 524288 MiB, gpu:h100:16 together, and k1 has 64 CPUs"
+        )
     for name in list(world.records):
         world.change(name, cpus=32, memory_mib=128 * GIB)
-    assert not any(one.excluded for one in world.see().values())
+        world.change(name, gres="gpu:h100:4")
+    assert not any(one.overcommitted for one in world.see().values())
 
 
 def test_amounts_that_cannot_be_read_conclude_nothing(world: World) -> None:

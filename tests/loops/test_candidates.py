@@ -98,6 +98,26 @@ def test_what_the_partition_has_is_all_that_may_be_excluded_and_all_that_may_giv
     )
 
 
+def test_a_machine_whose_slurmds_offer_too_much_together_is_excluded_until_they_do_not(
+    cluster: Cluster,
+) -> None:
+    waits = cluster.put("p")
+    assert cluster.fit(waits).excluded == ()
+    cluster.candidates.stirred()
+    cluster.candidates.overcommitted(frozenset({SlurmNode("n1"), SlurmNode("n2")}))
+    assert cluster.candidates.stirred() == [waits.uid]
+    assert cluster.fit(waits).excluded == ("n1", "n2")
+    cluster.candidates.overcommitted(frozenset({SlurmNode("n1"), SlurmNode("n2")}))
+    assert cluster.candidates.stirred() == []
+    cluster.change("n3", cordoned=True)
+    assert cluster.fit(waits).hopeless == (
+        "no node of partition gpu can take the pod: 2 nodes are on a machine whose slurmds offer more together than it"
+        " has; 1 node is cordoned in Kubernetes"
+    )
+    cluster.candidates.overcommitted(frozenset())
+    assert cluster.fit(waits).excluded == ("n3",)
+
+
 def test_what_the_pod_itself_excludes_counts_when_no_node_is_left(cluster: Cluster) -> None:
     cluster.change("n1", cordoned=True)
     cluster.change("n2", cordoned=True)

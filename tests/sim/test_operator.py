@@ -13,6 +13,7 @@ from bridge.core.model import is_ended
 from bridge.names import MANAGED_NODE_TAINT, UNAVAILABLE_TAINT
 from tests.sim.nodes import FAN, MIRROR, SIZE, alter, shown, slurm, taints, writes
 from tests.sim.simulation import Simulation
+from tests.sim.test_fit import says
 from tests.sim.test_story import play, running
 from tests.worlds.slurm_operator import PREFIX, Operator
 
@@ -112,5 +113,23 @@ def test_a_node_that_rejects_pods_is_drained_and_the_operator_has_it_back_after_
             assert slurm(sim, "n1").reason.startswith(PREFIX)
             assert shown(sim, "n1")[0] == "Drained"
             assert UNAVAILABLE_TAINT not in taints(sim, "n1"), "its slurmd pod does not bear that"
+
+    stage(tmp_path, story)
+
+
+def test_no_pod_of_ours_gets_a_machine_whose_slurmds_together_offer_more_than_it_has(tmp_path: Path) -> None:
+    async def story(sim: Simulation, operator: Operator) -> None:
+        operator.join("worker-1", "n1")
+        await sim.settle(5.0)
+        sim.create("p", asks={"tolerations": [{"operator": "Exists"}]})
+        await sim.settle(30.0)
+        assert "slurmds offer more together than it has" in says(sim, "p")
+        assert not sim.slurm.jobs
+        for name in ("n1", "worker-1"):
+            alter(sim, name, cpus=32, memory=200_000, gpus=4)
+        await sim.until(lambda: running(sim, "p"), 30.0)
+        pod = sim.pod("p")
+        assert pod is not None
+        assert pod["spec"]["nodeName"] == "n1"
 
     stage(tmp_path, story)
