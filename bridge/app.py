@@ -224,7 +224,8 @@ class Bridge:
             kube,
             guard,
             settings.nodes,
-            overcommitted=self.snapshot.overcommitted,
+            overcommitted=self.snapshot.candidates.overcommitted,
+            tight=self.snapshot.candidates.tight,
             leading=lambda: self.leading,
             clock=monotonic,
         )

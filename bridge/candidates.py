@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from sys import intern
 
 from bridge.core import fit as core_fit
@@ -22,10 +23,11 @@ from bridge.kube.store import Store
 
 ABSENT = "waiting for"  # begins what is said of an object that is certainly not there
 
+Amounts = tuple[tuple[str, Fraction], ...]
 _Source = tuple[
     str, ...
 ]  # an object of storage: ("claim", namespace, name), ("volume", name), ("class", name)
-_Seat = tuple[KubeNode, tuple[HostPort, ...]]  # what a pod takes on its node
+_Seat = tuple[KubeNode, tuple[HostPort, ...], Amounts]  # what a pod takes on its node
 
 
 class _Answer:
@@ -56,6 +58,8 @@ class Candidates:
         self._answers: dict[Needs, _Answer] = {}
         self._asked: dict[Uid, tuple[Pod, _Answer]] = {}
         self._seated: dict[KubeNode, tuple[int, Counter[HostPort]]] = {}
+        self._amounts: dict[tuple[KubeNode, bool], dict[str, Fraction]] = {}  # of pods of ours, or of others
+        self._tight = frozenset[KubeNode]()
         self._users: dict[_Source, dict[Uid, None]] = {}
         self._uses: dict[Uid, tuple[_Source, ...]] = {}
         self._stirred: dict[_Answer, None] = {}
@@ -123,6 +127,13 @@ class Candidates:
             answer.fits.clear()
             self._stirred[answer] = None
 
+    def tight(self, names: frozenset[KubeNode]) -> None:
+        """Slurm offers more of these than kubelet can hold: what pods of ours take there counts, too."""
+        changed, self._tight = names ^ self._tight, names
+        for name in changed:
+            if (node := self._store.node(name)) is not None:
+                self._look_again(name, node)
+
     # --- answers ----------------------------------------------------------------------------------
 
     def _answer(self, pod: Pod) -> _Answer:
@@ -162,8 +173,15 @@ class Candidates:
 
     def _obstacle(self, needs: Needs, node: Node) -> str:
         seated = self._seated.get(node.name)
-        taken = Taken(*seated) if seated is not None else UNUSED
+        taken = Taken(*seated, self._taken(node.name)) if seated is not None else UNUSED
         return intern(core_fit.obstacle(needs, node, taken))  # a thousand nodes may fail by one rule
+
+    def _taken(self, name: KubeNode) -> Mapping[str, Fraction]:
+        others = self._amounts.get((name, False), {})
+        if name not in self._tight:
+            return others
+        mine = self._amounts.get((name, True), {})
+        return {of: others.get(of, Fraction()) + mine.get(of, Fraction()) for of in (*others, *mine)}
 
     def _shared(self, answer: _Answer, partition: str) -> Fit:
         nodes, known = self._nodes(), self._known(partition)
@@ -223,14 +241,15 @@ class Candidates:
 
     def _on_seat(self, old: Pod | None, new: Pod | None) -> None:
         """Of every pod of the cluster: what it takes on its node while it has not ended."""
-        before, after = _seat(old), _seat(new)
-        if before == after:
+        if old is not None and new is not None and _sits_alike(old, new):
             return
-        for seat, sign in ((before, -1), (after, 1)):
-            if seat is not None:
-                self._seat(*seat, sign)
+        for pod, seat, sign in ((old, _seat(old), -1), (new, _seat(new), 1)):
+            if pod is not None and seat is not None:
+                self._seat(*seat, sign, ours=self._store.pods.is_ours(pod.scheduler))
 
-    def _seat(self, name: KubeNode, ports: tuple[HostPort, ...], sign: int) -> None:
+    def _seat(
+        self, name: KubeNode, ports: tuple[HostPort, ...], amounts: Amounts, sign: int, *, ours: bool
+    ) -> None:
         count, used = self._seated.get(name, (0, Counter[HostPort]()))
         for port in ports:
             used[port] += sign
@@ -239,11 +258,16 @@ class Candidates:
         node = self._store.node(name)
         limit = core_fit.most_pods(node) if node is not None else None
         turns = limit is not None and (count >= limit) != (count + sign >= limit)
+        sums = self._amounts.setdefault((name, ours), {})
+        for of, amount in amounts:
+            sums[of] = sums.get(of, Fraction()) + sign * amount
         if count + sign or used:
             self._seated[name] = count + sign, used
         else:
             self._seated.pop(name, None)
-        if ports or turns:
+            self._amounts.pop((name, True), None)
+            self._amounts.pop((name, False), None)
+        if ports or turns or (amounts and (not ours or name in self._tight)):
             self._look_again(name, node)
 
     def _on_storage(self, source: _Source) -> None:
@@ -257,6 +281,10 @@ def _alike(one: Pod, other: Pod) -> bool:
     return one is other or _asks(one) == _asks(other)
 
 
+def _sits_alike(one: Pod, other: Pod) -> bool:
+    return (one.node, one.ended) == (other.node, other.ended) and _alike(one, other)
+
+
 def _asks(pod: Pod) -> tuple[object, ...]:
     return (
         pod.constraints, pod.containers, pod.init_containers, pod.overhead, pod.resources, pod.volume_claims
@@ -264,7 +292,9 @@ def _asks(pod: Pod) -> tuple[object, ...]:
 
 
 def _seat(pod: Pod | None) -> _Seat | None:
-    return (pod.node, pod.constraints.ports) if pod is not None and pod.node and not pod.ended else None
+    if pod is None or not pod.node or pod.ended:
+        return None
+    return pod.node, pod.constraints.ports, core_fit.needs(pod, ()).requests
 
 
 def _claim(claim: VolumeClaim | None) -> _Source:

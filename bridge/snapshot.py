@@ -83,10 +83,9 @@ class Snapshot:
         self.memory = Memory(monotonic)
         by_resource = settings.jobs.gresByResource.items()
         self.gpu_resources = tuple(name for name, gres in by_resource if devices.is_gpu(gres))
-        self._candidates = Candidates(store, self.nodes, lambda names: nodes_of(watcher.partitions, names))
-        self.overcommitted = self._candidates.overcommitted
+        self.candidates = Candidates(store, self.nodes, lambda names: nodes_of(watcher.partitions, names))
         self.owners = Owners(kube, store, monotonic)
-        place = (cluster, self.nodes, self._candidates, self._longest, wall, self.owners)
+        place = (cluster, self.nodes, self.candidates, self._longest, wall, self.owners)
         self._translator = Translator(
             store, self.memory, settings.jobs, *place, lambda: slurm.rights.undivided(slurm.release)
         )
@@ -142,7 +141,7 @@ class Snapshot:
 
     def stirred(self) -> dict[GroupKey, None]:
         """Groups that may find other nodes able to take their pods than when they looked last; each is told once."""
-        keys = map(self.roster.key_of, self._candidates.stirred())
+        keys = map(self.roster.key_of, self.candidates.stirred())
         return dict.fromkeys(key for key in keys if key is not None)
 
     # --- looks ------------------------------------------------------------------------------------

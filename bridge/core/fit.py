@@ -60,6 +60,7 @@ class Taken:
 
     pods: int = 0
     ports: Collection[HostPort] = ()
+    amounts: Mapping[str, Fraction] = field(default_factory=dict)  # where Slurm does not know of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,10 @@ def obstacle(asks: Needs, node: Node, taken: Taken = UNUSED) -> str:
         return f"has host port {port} in use by another pod"
     if (limit := most_pods(node)) is not None and taken.pods >= limit:
         return "has as many pods as it can have"
-    if node.allocatable and (short := _short(asks.requests, node)):
+    if node.allocatable and (short := _short(asks.requests, node, {})):
         return f"is too small for what the pod requests ({short})"
+    if node.allocatable and (short := _short(asks.requests, node, taken.amounts)):
+        return f"has too little left beside the pods that Slurm does not count ({short})"
     if not all(matches(terms, node) for terms in asks.volumes):
         return "does not reach a volume of the pod"
     return ""
@@ -238,13 +241,14 @@ def _same(one: HostPort, other: HostPort) -> bool:
     return one.ip == other.ip or EVERY_ADDRESS in (one.ip, other.ip)
 
 
-def _short(requests: Iterable[tuple[str, Fraction]], node: Node) -> str:
-    """The resource of which the whole node has less. What a DRA driver hands out is no part of its allocatable."""
+def _short(requests: Iterable[tuple[str, Fraction]], node: Node, taken: Mapping[str, Fraction]) -> str:
+    """The resource of which the node has less, but for what is taken. What a DRA driver hands out is no part of its
+    allocatable."""
     for name, amount in requests:
         has = node.allocatable.get(name)
         if has is None and name.startswith(EXTENDED_DEVICE_CLASS_PREFIX):
             continue
-        if amount > (_amount(has) if has is not None else 0):
+        if amount + taken.get(name, 0) > (_amount(has) if has is not None else 0):
             return name
     return ""
 

@@ -58,11 +58,13 @@ class NodesLoop:
         settings: NodeSettings,
         *,
         overcommitted: Callable[[frozenset[SlurmNode]], None],
+        tight: Callable[[frozenset[KubeNode]], None],
         leading: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mirror, self._watch, self._door = mirror, watch, door
         self._kube, self._guard = kube, guard
+        self._tight = tight
         self._overcommitted, self._leading, self._now = overcommitted, leading, clock
         self._steady = Steady(settings, clock)
         self._news = asyncio.Event()
@@ -108,6 +110,8 @@ class NodesLoop:
         self._mirror.looked(self.outlooks)
         if around.age <= FRESH:
             self._overcommitted(frozenset(one.name for one in self.outlooks if one.overcommitted))
+            tight = (home(pair) for pair, one in zip(pairs, self.outlooks, strict=True) if one.hint)
+            self._tight(frozenset(tight))
         self._tell(self.outlooks)
         due = [
             (pair, outlook.steps)

@@ -197,6 +197,27 @@ def test_a_hybrid_node_that_slurm_thinks_larger_than_kubelet_does_is_no_place_fo
         scene.running("large", within=PROMPT)
 
 
+def test_what_pods_of_another_scheduler_take_on_a_hybrid_node_is_not_asked_of_slurm(scene: Scene) -> None:
+    """As DaemonSets do; Slurm counts only its own."""
+    has = int(scene.kube.must("GET", "/api/v1/nodes/n1")["status"]["allocatable"]["cpu"])
+    other = k.pod(
+        "other",
+        cpus=str(has - 1),
+        scheduler="default-scheduler",
+        node_selector={"kubernetes.io/hostname": "n1"},
+    )
+    scene.create(other)
+    scene.when("other", "it runs", lambda pod: k.phase(pod) == "Running")
+    scene.create(k.pod("fits", cpus="2", options=scene.only("n1", "n2")))
+    assert _placed(scene, "fits") == ("n2", "")
+    scene.create(k.pod("waits", cpus="2", options=scene.only("n1")))
+    assert "too little left beside the pods that Slurm does not count (cpu)" in scene.says(
+        "waits", "can take the pod"
+    )
+    scene.delete("other", gracePeriodSeconds=0)
+    scene.running("waits")
+
+
 @pytest.fixture
 def volume(scene: Scene) -> Iterator[str]:
     """A claim that is bound to a volume which only n2 can mount."""

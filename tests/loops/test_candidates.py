@@ -24,7 +24,7 @@ from bridge.core.constraints import (
     VolumeClaim,
 )
 from bridge.core.fit import Fit, Taken, needs, obstacle
-from bridge.core.model import KubeNode, Node, Partition, Pod, SlurmNode, Uid
+from bridge.core.model import Container, KubeNode, Node, Partition, Pod, Resources, SlurmNode, Uid
 from bridge.kube.store import Store
 from bridge.names import SCHEDULER_NAME
 from bridge.twins import Twins, nodes_of
@@ -116,6 +116,30 @@ def test_a_machine_whose_slurmds_offer_too_much_together_is_excluded_until_they_
     )
     cluster.candidates.overcommitted(frozenset())
     assert cluster.fit(waits).excluded == ("n3",)
+
+
+def sized(cpus: str) -> dict[str, Any]:
+    return {"containers": (Container(name="c", resources=Resources(requests={"cpu": cpus})),)}
+
+
+def test_what_pods_that_slurm_does_not_know_take_on_a_node_is_not_left_for_ours(cluster: Cluster) -> None:
+    for name in ("n1", "n2", "n3"):
+        cluster.change(name, allocatable={"cpu": "4"})
+    waits = cluster.put("p", **sized("3500m"))
+    assert cluster.fit(waits).excluded == ()
+    cluster.candidates.stirred()
+    other = cluster.put("other", scheduler="other", node=KubeNode("n1"), **sized("1"))
+    cluster.put("own", node=KubeNode("n2"), **sized("1"))  # of these Slurm knows
+    assert cluster.candidates.stirred() == [waits.uid]
+    assert cluster.fit(waits).obstacles == {
+        "n1": "has too little left beside the pods that Slurm does not count (cpu)"
+    }
+    cluster.candidates.tight(frozenset({KubeNode("n2")}))
+    assert cluster.candidates.stirred() == [waits.uid]
+    assert cluster.fit(waits).excluded == ("n1", "n2"), "there Slurm offers more than kubelet can hold"
+    cluster.store.pods.put(replace(other, phase="Succeeded", version="9999"))
+    cluster.candidates.tight(frozenset())
+    assert cluster.fit(waits).excluded == ()
 
 
 def test_what_the_pod_itself_excludes_counts_when_no_node_is_left(cluster: Cluster) -> None:
