@@ -145,9 +145,17 @@ class Bridge:
         ids = jobid.IdRange(settings.jobs.jobIdFirst, settings.jobs.jobIdStop)
         self._store = Store(settings.cluster.schedulers, clock=monotonic)
         self._watcher = JobWatcher(slurm, settings.slurm, ids, self._job_changed, monotonic, wall=wall)
-        self.snapshot = Snapshot(
-            self._store, self._watcher, slurm, kube, settings, cluster, monotonic=monotonic, wall=wall
+        self._node_watch = NodeWatch(
+            slurm,
+            lambda names: self.nodes.wake(),
+            open=lambda: self._watcher.healthy,
+            monotonic=monotonic,
         )
+        self.snapshot = Snapshot(
+            self._store, self._watcher, slurm, kube, settings, cluster,
+            named=(lambda: self._node_watch.naming) if settings.nodes.mirrored else None,
+            monotonic=monotonic, wall=wall,
+        )  # fmt: skip
         self._events = EventRecorder(kube, identity, wall)
         self._completion = completion
         door = WriteDoor(
@@ -197,12 +205,6 @@ class Bridge:
             leading=lambda: self.leading,
             interval=settings.placement.sweepInterval,
             margin=settings.placement.deathMargin,
-            monotonic=monotonic,
-        )
-        self._node_watch = NodeWatch(
-            slurm,
-            lambda names: self.nodes.wake(),
-            open=lambda: self._watcher.healthy,
             monotonic=monotonic,
         )
         mirror = Mirror(

@@ -64,6 +64,7 @@ class Candidates:
         self._uses: dict[Uid, tuple[_Source, ...]] = {}
         self._stirred: dict[_Answer, None] = {}
         self._stirred_pods: dict[Uid, None] = {}
+        self._seen: Mapping[SlurmNode, Node] | None = None
         self._overcommitted = frozenset[SlurmNode]()
         store.nodes.on_change(self._on_node)
         store.pods.on_change(self._on_seat)
@@ -111,6 +112,10 @@ class Candidates:
 
     def stirred(self) -> list[Uid]:
         """Waiting pods that may have another answer than when they asked last; each is told once."""
+        nodes, before = self._nodes(), self._seen
+        self._seen = nodes
+        if before is not None and before is not nodes and before.keys() != nodes.keys():
+            self._stirred |= dict.fromkeys(self._answers.values())
         found = dict(self._stirred_pods)
         for answer in self._stirred:
             found |= answer.pods

@@ -29,6 +29,7 @@ from bridge.core.model import (
     Uid,
     is_ended,
 )
+from bridge.core.twins import Naming
 from bridge.inherited import Inherited
 from bridge.kube.client import KubeClient
 from bridge.kube.store import Store
@@ -57,6 +58,7 @@ class Snapshot:
         settings: Settings,
         cluster: str,
         *,
+        named: Callable[[], Naming | None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -78,7 +80,8 @@ class Snapshot:
             poll_age=settings.slurm.freshness,
         )
         store.nodes.on_change(self._on_node)
-        twins = self._twins = Twins(store.nodes)
+        self._named = named
+        twins = self._twins = Twins(store.nodes, named or (lambda: None))
         self.nodes, self.kube_name = twins.nodes, twins.kube_name
         self.memory = Memory(monotonic)
         by_resource = settings.jobs.gresByResource.items()
@@ -158,14 +161,16 @@ class Snapshot:
 
     @property
     def synced(self) -> bool:
-        """Kubernetes has been listed completely once."""
-        return self._store.synced
+        """Kubernetes has been listed completely once, and Slurm's nodes, if they are read."""
+        return self._store.synced and (self._named is None or self._named() is not None)
 
     def missing(self) -> list[str]:
         """Why decisions can't be made yet, in sentences."""
         lacking = []
         if not self._store.synced:
             lacking.append("the first complete list of pods, nodes and jobs from the API server")
+        if self._store.synced and not self.synced:
+            lacking.append("the first list of Slurm's nodes, which says where each lives")
         if self._watcher.age() == NEVER:
             lacking.append(f"a first state poll of Slurm ({self._watcher.problem or 'under way'})")
         elif why := self._slurm.stranger():
@@ -188,7 +193,7 @@ class Snapshot:
     def facts(self, key: GroupKey) -> Facts | None:
         """None for a group that is unknown or while Kubernetes has not been listed completely."""
         uids = self.roster.members(key)
-        if not uids or not self._store.synced:
+        if not uids or not self.synced:
             return None
         members = tuple(m for uid in uids if (m := self._members.of(uid)) is not None)
         if all(m.pod.uid in self._store.pods.gone and m.exists for m in members):

@@ -6,27 +6,31 @@ the names of nodes that have gone, whose containers may run on; and a set, the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from bridge.core.model import KubeNode, Node, Partition, SlurmNode
-from bridge.core.twins import by_slurm_name
+from bridge.core.twins import Naming, by_slurm_name
 from bridge.kube.table import Table
 
 
 class Twins:
-    def __init__(self, table: Table[Node]) -> None:
+    """`said`: what Slurm's records say of names, the same object until it changes; None = they are not read."""
+
+    def __init__(self, table: Table[Node], said: Callable[[], Naming | None] = lambda: None) -> None:
         self._table = table
-        self._version = -1
+        self._said = said
+        self._version: tuple[int, Naming | None] = (-1, None)
         self._nodes: dict[SlurmNode, Node] = {}
         self._names: dict[SlurmNode, KubeNode] = {}  # also of nodes that have gone
         self._duplicates: tuple[str, ...] = ()
 
     def nodes(self) -> dict[SlurmNode, Node]:
         """By the name that Slurm knows them under."""
-        if self._version != self._table.version:
-            self._version = self._table.version
-            self._nodes, self._duplicates = by_slurm_name(self._table)
+        said = self._said()
+        if self._version[0] != self._table.version or self._version[1] is not said:
+            self._version = self._table.version, said
+            self._nodes, self._duplicates = by_slurm_name(self._table, said)
             self._names |= {name: node.name for name, node in self._nodes.items()}
         return self._nodes
 

@@ -1,8 +1,7 @@
 """Which Slurm node is which Kubernetes node, with the records of Slurm at hand.
 
-In: both lists. Out: one pair a Slurm name. A node's name in Slurm is, in this order: what the label says; what
-slurm-operator wrote into the comment of its nodes (several, where several slurmds share a machine); the node's own
-name; that name cut at its first dot. What must stay true: a name that two nodes claim belongs to neither.
+In: both lists. Out: one pair a Slurm name, as `core.twins` finds it. What must stay true: a name that two nodes claim
+belongs to neither.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from dataclasses import replace
 
 from bridge.core import nodesize, startfailures
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode
-from bridge.core.nodes import Kind, NodeRecord, Pair, StartFailure, mark, operator_pod
+from bridge.core.nodes import NodeRecord, Pair, StartFailure, mark
+from bridge.core.twins import names, naming
 from bridge.errors import UserError
-from bridge.names import SLURM_NODENAME_LABEL
 
 LOST_AT_ONCE = 2  # bridged nodes whose records may be missing at a time,
 LOST_SHARE = 0.1  # or this share of all of them: more, and Slurm may have lost its list
@@ -24,11 +23,11 @@ LOST_SHARE = 0.1  # or this share of all of them: more, and Slurm may have lost 
 def join(nodes: Iterable[Node], records: Iterable[NodeRecord]) -> tuple[Pair, ...]:
     """By name."""
     known = {record.name: record for record in records}
-    hosted = _hosted(known.values())
+    said = naming(known.values())
     claims: dict[SlurmNode, list[Node]] = {}
     own: dict[KubeNode, tuple[SlurmNode, ...]] = {}
     for node in nodes:
-        own[node.name] = names(node, known, hosted.get(node.name, ()))
+        own[node.name] = names(node, said)
         for name in own[node.name]:
             claims.setdefault(name, []).append(node)
     former: dict[KubeNode, list[SlurmNode]] = {}
@@ -37,28 +36,6 @@ def join(nodes: Iterable[Node], records: Iterable[NodeRecord]) -> tuple[Pair, ..
         if here is not None and here.node in own and record.name not in own[here.node]:
             former.setdefault(here.node, []).append(record.name)
     return tuple(_pair(name, claims.get(name, ()), known, own, former) for name in sorted({*known, *claims}))
-
-
-def names(
-    node: Node, known: Mapping[SlurmNode, NodeRecord], hosted: Sequence[SlurmNode] = ()
-) -> tuple[SlurmNode, ...]:
-    """That a node has in Slurm, or would have. `hosted`: the operator's nodes that say that they live on it."""
-    if label := node.labels.get(SLURM_NODENAME_LABEL):
-        return tuple(dict.fromkeys((SlurmNode(label), *hosted)))
-    if hosted:
-        return tuple(hosted)
-    short = SlurmNode(node.name.partition(".")[0])
-    full = SlurmNode(node.name)
-    return (short,) if full not in known and short in known and not known[short].external else (full,)
-
-
-def _hosted(records: Iterable[NodeRecord]) -> dict[KubeNode, list[SlurmNode]]:
-    found: dict[KubeNode, list[SlurmNode]] = {}
-    for record in records:
-        pod = operator_pod(record.comment) if record.kind is Kind.OPERATOR else None
-        if pod is not None and pod.node:
-            found.setdefault(pod.node, []).append(record.name)
-    return {node: sorted(names) for node, names in found.items()}
 
 
 def _pair(

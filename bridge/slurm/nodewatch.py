@@ -23,6 +23,7 @@ from typing import Final
 
 from bridge.core.model import SlurmNode
 from bridge.core.nodes import NodeRecord
+from bridge.core.twins import Naming, naming
 from bridge.errors import BridgeError, ProtocolError, trim
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.nodes import NodeList
@@ -65,6 +66,7 @@ class NodeWatch:
         self.healthy = False  # the last one succeeded
         self.problem = "Slurm's nodes have not been read yet"  # "" while healthy
         self.nodes: Mapping[SlurmNode, NodeRecord] = {}  # never changed in place
+        self.naming: Naming | None = None  # what they say of names, the same object until that changes
         self.missing: Mapping[SlurmNode, Missing] = {}  # listed by an earlier list, and not by the last one
         self._client, self._changed, self._open = client, changed, open
         self._now, self._sleep = monotonic, sleep
@@ -146,6 +148,10 @@ class NodeWatch:
             if name not in self.nodes
         }
         self.missing = still | lost
+        absent = (missing.record for missing in self.missing.values())
+        said = naming((*absent, *self.nodes.values()), self.naming)
+        if said.known and said != self.naming:  # an empty list says nothing
+            self.naming = said
         news = {name for name, record in self.nodes.items() if before.get(name) != record} | lost.keys()
         if news:
             try:
