@@ -7,7 +7,7 @@ from typing import Any
 
 from bridge.core.model import KubeNode, Node, SlurmNode
 from bridge.core.nodes import NodeRecord
-from bridge.core.twins import Naming, by_slurm_name, naming, names
+from bridge.core.twins import Naming, by_slurm_name, names, naming
 from bridge.names import SLURM_NODENAME_LABEL
 
 
