@@ -20,7 +20,7 @@ import yaml
 from bridge.config import Settings
 from bridge.core import environment, grouping, jobspec, overrides
 from bridge.core.grouping.gangs import Family, digest, family_uid
-from bridge.core.grouping.owners import Chain, chain, merged
+from bridge.core.grouping.owners import Chain, above_all, chain, merged
 from bridge.core.grouping.ranks import rank
 from bridge.core.jobid import IdRange, job_id
 from bridge.core.jobspec import Rule
@@ -285,7 +285,8 @@ def _translated(share: _Share, beside: Beside, settings: Settings) -> Entry:
             text = f"{family.gang.wanted} are enough: {len(later)} more start beside them, each with a job of its own"
             notes = (*notes, text)
         key, gang = family.generation(digest(pod.uid for pod in pods)), replace(family.gang, complete=True)
-        group = grouping.build(key, pods, above.nearest, above.workloads, gang)
+        others = above_all(pods, beside.lookup)
+        group = grouping.build(key, pods, above.nearest, above.workloads, gang, others)
         notes = (
             f"one Slurm job for all pods, {len(pods)} of them: they start together, or none does",
             *notes,

@@ -17,7 +17,7 @@ from bridge.core import grouping
 from bridge.core.changed import epoch, stamped
 from bridge.core.facts import Member, Refusal
 from bridge.core.fit import EVERYWHERE, Fit
-from bridge.core.grouping.owners import LWS_GROUP, Absence, Chain, chain, named
+from bridge.core.grouping.owners import LWS_GROUP, Absence, Chain, above_all, chain, named
 from bridge.core.jobspec import avoiding, capped, essence, translate, unpadded
 from bridge.core.model import Gang, Group, GroupKey, JobSpec, Node, Pod, SlurmNode
 from bridge.errors import UserError
@@ -85,7 +85,8 @@ class Translator:
     ) -> Job:
         present = tuple(m.pod for m in members if m.exists) or tuple(m.pod for m in members)
         above = self._above(present)
-        group = grouping.build(key, present, above.nearest, above.workloads, gang)
+        beside = above_all(present, self._store.lookup) if gang is not None else ()
+        group = grouping.build(key, present, above.nearest, above.workloads, gang, beside)
         answer = self._answer(group, number)
         if answer.spec is None:
             return Job(group=group, refusal=Refusal(text=answer.error, retry_in=None))
@@ -97,7 +98,7 @@ class Translator:
 
     def _answer(self, group: Group, number: attempts.Attempt) -> _Answer:
         undivided = self._undivided() if group.gang is not None else ""
-        about = (number.number, group.workload, group.owners, group.gang, undivided)
+        about = (number.number, group.workload, group.owners, group.beside, group.gang, undivided)
         question = (*about, *map(essence, group.pods))
         known = self._answers.get(group.key)
         if known is not None and known.question == question:

@@ -116,5 +116,7 @@ def _replaced_devices(amounts: demand.Amounts, settings: JobSettings, sent: str)
 def _deadline(group: Group) -> tuple[int, str] | None:
     """The smaller activeDeadlineSeconds, and whose it is."""
     found = [(one.active_deadline, f"Pod {one.ref}") for one in group.pods if one.active_deadline]
-    found += [(work.active_deadline, work.ref) for work in group.owners if work.active_deadline]
+    found += [
+        (work.active_deadline, work.ref) for work in (*group.owners, *group.beside) if work.active_deadline
+    ]
     return min(found, default=None)

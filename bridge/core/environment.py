@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from bridge.core import devices, hostlist
-from bridge.core.model import Group, JobRecord, Pod, Slot
+from bridge.core.model import Group, JobRecord, Pod
 from bridge.core.overrides import flag, key
+from bridge.core.placement import Slot
 from bridge.errors import UserError
 from bridge.names import ENVIRONMENT_PREFIX, JOB_ID_LABEL
 

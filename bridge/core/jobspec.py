@@ -217,6 +217,11 @@ def _answer(group: Group, settings: JobSettings) -> _Answer:
         said = overrides.options(owner, pod.annotations, old_keys=settings.oldOptionKeys)
     except OptionError as error:
         raise UserError(f"{_object(group, error.layer, error.key)}: {error}") from error
+    for work in group.beside:
+        try:
+            overrides.options(work.annotations, old_keys=settings.oldOptionKeys)
+        except OptionError as error:
+            raise UserError(f"{work.ref}: {error}") from error
     if said.gang and group.gang is None:
         waits = next((one for one in group.owners if one.in_turn), None)
         if waits is not None:
@@ -317,6 +322,11 @@ def _doubts(group: Group, options: Options) -> list[str]:
         doubts.append(
             f"Pods {pod.ref} and {unheard.ref} say different {keys}: that of the first in rank counts"
         )
+    heard = merged(group.owners)
+    for work in group.beside:
+        vain = (k for k, said in work.annotations.items() if overrides.counts(k) and heard.get(k) != said)
+        if keys := ", ".join(sorted(vain)):
+            doubts.append(f"{work.ref}: {keys}: no effect; what stands above {pod.ref} counts for all pods")
     if options.inject_env and not environment.asks(pod):
         doubts.append(
             f"{environment.ASKED}: has no effect on the owner of a pod; write it into the pod template"

@@ -231,6 +231,7 @@ class Group:
     workload: Workload | None = None
     gang: Gang | None = None  # None: a pod on its own
     owners: tuple[Workload, ...] = ()  # whose annotations count, weakest first; `workload` among them
+    beside: tuple[Workload, ...] = ()  # above others of its pods only: their deadlines count
 
 
 # --- Slurm ----------------------------------------------------------------------------------------
@@ -362,8 +363,9 @@ class JobSpec:
     segment_size: int | None = None
     mcs_label: str = ""
     excluded_nodes: tuple[SlurmNode, ...] = ()
-    # Only to claim a place again, never a candidate list; of a gang one entry a task, in the order of its ranks.
-    required_nodes: tuple[SlurmNode, ...] = ()
+    required_nodes: tuple[
+        SlurmNode, ...
+    ] = ()  # of a claim, no candidates; of a gang one a task, in rank order
     warnings: tuple[str, ...] = ()
     notice: str = ""  # what the pod's author is told in the pod's condition, beside what Slurm says
     size: str = ""  # of a gang: what each of its pods asks for, in words
@@ -388,13 +390,3 @@ class Partition:
     grace: float = 0.0  # seconds that a preempted job gets
     longest: int | None = None  # MaxTime in minutes; None = unlimited
     nodes: frozenset[SlurmNode] | None = None  # None = it does not say
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """Where one pod of a group goes."""
-
-    pod: Uid
-    node: KubeNode
-    gpus: str = ""  # GRES indices of this pod on that node, "" = none: "0-1"
-    rank: int = 0  # in Slurm's order of the job's tasks

@@ -12,9 +12,19 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from bridge.core import devices
-from bridge.core.model import Group, JobRecord, JobSpec, KubeNode, Pod, Slot, SlurmNode, Uid
+from bridge.core.model import Group, JobRecord, JobSpec, KubeNode, Pod, SlurmNode, Uid
 from bridge.errors import UserError
 from bridge.names import GPUS_ANNOTATION, JOB_ID_LABEL, NODE_ANNOTATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Where one pod of a group goes."""
+
+    pod: Uid
+    node: KubeNode
+    gpus: str = ""  # GRES indices of this pod on that node, "" = none: "0-1"
+    rank: int = 0  # in Slurm's order of the job's tasks
 
 
 class PlacementError(UserError):

@@ -16,8 +16,8 @@ from bridge.core.facts import Facts, Member
 from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy, started
 from bridge.core.limits import spent, told, too_long, user_end
-from bridge.core.model import Condition, JobRecord, KubeNode, Pod, Slot, SlurmNode, is_ended, is_granted
-from bridge.core.placement import PlacementError, cramped, place, shortfall
+from bridge.core.model import Condition, JobRecord, KubeNode, Pod, SlurmNode, is_ended, is_granted
+from bridge.core.placement import PlacementError, Slot, cramped, place, shortfall
 from bridge.core.steps import (
     Decision,
     EndJob,

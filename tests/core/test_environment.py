@@ -11,7 +11,8 @@ import yaml
 
 from bridge.core import environment
 from bridge.core.lifecycle import decide
-from bridge.core.model import Group, JobRecord, KubeNode, Pod, Slot, SlurmNode, Uid
+from bridge.core.model import Group, JobRecord, KubeNode, Pod, SlurmNode, Uid
+from bridge.core.placement import Slot
 from bridge.core.steps import Decision, Nominate, Release
 from bridge.names import ENVIRONMENT_PREFIX, SCHEDULING_GATE
 from tests.core.build import FIRST, KEY, facts, pod, record, released, sight

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.devices import indices
-from bridge.core.model import Group, GroupKey, JobId, JobRecord, KubeNode, Pod, Slot, SlurmNode, Uid
-from bridge.core.placement import PlacementError, place, shortfall
+from bridge.core.model import Group, GroupKey, JobId, JobRecord, KubeNode, Pod, SlurmNode, Uid
+from bridge.core.placement import PlacementError, Slot, place, shortfall
 from bridge.errors import ProtocolError, UserError
 from tests.core.build import SPEC
 

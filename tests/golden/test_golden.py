@@ -19,8 +19,8 @@ import yaml
 
 from bridge import config, offline
 from bridge.core import hostlist
-from bridge.core.model import KubeNode, Slot, SlurmNode
-from bridge.core.placement import place
+from bridge.core.model import KubeNode, SlurmNode
+from bridge.core.placement import Slot, place
 from bridge.offline import Entry
 from bridge.slurm import translate, wire
 

@@ -42,7 +42,11 @@ def build(
     workload: Workload | None = None,
     above: Sequence[Workload] = (),
     gang: Gang | None = None,
+    beside: Sequence[Workload] = (),
 ) -> Group:
-    """All of `pods`, in rank order, with what controls them and all that stands above them (`grouping.owners`)."""
+    """All of `pods`, in rank order, with what controls them and all that stands above them (`grouping.owners`);
+    `beside`: above some of them only."""
     counting = tuple(above) or ((workload,) if workload is not None else ())
-    return Group(key=key, pods=tuple(sorted(pods, key=rank)), workload=workload, owners=counting, gang=gang)
+    ranked = tuple(sorted(pods, key=rank))
+    others = tuple(work for work in beside if work not in counting)
+    return Group(key=key, pods=ranked, workload=workload, owners=counting, gang=gang, beside=others)

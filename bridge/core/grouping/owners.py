@@ -6,7 +6,7 @@ Workload that the PodGroup was made from; a coscheduling PodGroup is the stronge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -85,6 +85,13 @@ def chain(pod: Pod, lookup: Lookup) -> Chain:
     return Chain(
         (*weak, *counting, *strong), controllers[0] if controllers else None, awaited[0] if awaited else ""
     )
+
+
+def above_all(pods: Iterable[Pod], lookup: Lookup) -> tuple[Workload, ...]:
+    """What stands above any of them; pods of one controller are asked for once."""
+    first = {controller(pod.owners): pod for pod in pods}
+    found = {work.uid: work for pod in first.values() for work in chain(pod, lookup).workloads}
+    return tuple(found.values())
 
 
 def named(pod: Pod) -> Iterator[Reference]:
