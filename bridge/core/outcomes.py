@@ -12,6 +12,8 @@ from enum import StrEnum
 from bridge import errors
 from bridge.core import hostlist
 from bridge.core.jobspec import WITHOUT_LIMIT, padded
+from bridge.core.model import JobSpec
+from bridge.core.overrides import key
 from bridge.core.steps import SubmitHeld, SubmitJob
 
 
@@ -26,6 +28,7 @@ class Outcome(StrEnum):
 
 
 DUPLICATE_ID = 2011
+NO_SUCH_NODES = 2014  # no set of nodes is as large as what is asked for
 OVER_LIMITS = frozenset({2050, 2051})  # a limit of a QOS, association or partition
 
 
@@ -98,5 +101,19 @@ def refusal(step: SubmitJob | SubmitHeld, error: errors.BridgeError) -> str:
     text = f"Slurm refuses the job: {error.said or error}"
     if error.code in OVER_LIMITS and step.spec.deadline and step.spec.time_limit is None:
         text += f"; {WITHOUT_LIMIT}"
+    if error.code == NO_SUCH_NODES and step.spec.memory_per_cpu is not None:
+        text += f"; {_asked(step.spec)}"
     avoided = hostlist.compress(step.spec.excluded_nodes)
     return f"{text}; nodes excluded: {avoided}" if avoided else text
+
+
+def _asked(spec: JobSpec) -> str:
+    """Of a gang, in Slurm's terms: a partition may count otherwise than its pods' author thinks."""
+    each = (
+        f"{one.tasks} tasks of {one.cpus_per_task} CPUs, {one.memory_per_cpu} MiB a CPU"
+        + (f", {one.gres_per_task}" if one.gres_per_task else "")
+        for one in (spec, *spec.others)
+    )
+    exclusive = f'{key("exclusive")}: "true"'
+    text = f"asked for were {' and '.join(each)}; where the partition gives whole nodes every CPU of a node counts"
+    return f"{text}, and {exclusive} helps"

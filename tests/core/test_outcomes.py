@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bridge import errors
-from bridge.core.outcomes import TABLE, Outcome, of_submit
+from bridge.core.model import JobId
+from bridge.core.outcomes import TABLE, Outcome, of_submit, refusal
+from bridge.core.steps import SubmitJob
+from tests.core.build import SPEC
 
 ROWS = [
     (None, True, Outcome.CREATED),
@@ -70,3 +75,11 @@ def test_an_unknown_outcome_is_never_taken_for_a_refusal() -> None:
         errors.Busy("x"),
     ):
         assert of_submit(error, immediate=False) not in (Outcome.REFUSED, Outcome.CREATED)
+
+
+def test_a_gang_that_no_nodes_can_take_is_told_what_was_asked_for_it() -> None:
+    spec = replace(SPEC, tasks=4, memory_mib=None, memory_per_cpu=16000, gres="", gres_per_task="gres/gpu=1")
+    error = errors.Invalid("Requested node configuration is not available", status=422, code=2014)
+    text = refusal(SubmitJob(id=JobId(5), spec=spec, immediate=False), error)
+    assert "4 tasks of 1 CPUs, 16000 MiB a CPU, gres/gpu=1" in text
+    assert "16000" not in refusal(SubmitJob(id=JobId(5), spec=SPEC, immediate=False), error)
