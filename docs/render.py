@@ -41,6 +41,8 @@ def code(text: str) -> str:
 
 _FORMATS: Mapping[str, str] = {
     "_verbatim": "text, sent as it is",
+    "_gres": "text, `gres/` put before each entry that lacks it",
+    "_name": f"text, at most {overrides.TEXT_LIMIT:,} bytes; empty says nothing",
     "_short": f"text of at most {overrides.TEXT_LIMIT:,} characters",
     "_cpus": "Kubernetes quantity (`2`, `500m`), rounded up",
     "_mib": "Kubernetes quantity (`4Gi`), rounded up to MiB",

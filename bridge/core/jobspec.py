@@ -45,6 +45,9 @@ class _Answer:
     warnings: tuple[str, ...]
 
 
+LONGEST = 2**31 - 100_000  # minutes: what is put on top of a limit must not make it a negative one in Slurm
+
+
 def translate(
     group: Group,
     *,
@@ -60,7 +63,7 @@ def translate(
     """
     answer = _answer(group, settings)
     found = answer.options
-    minutes = found.user_limit or None
+    minutes = min(found.user_limit, LONGEST) if found.user_limit else None
     grace = max(pod.grace for pod in group.pods)
     spec = JobSpec(
         name=found.name or "",

@@ -93,6 +93,17 @@ def _short(text: str) -> str:
     return text
 
 
+def _name(text: str) -> str | None:
+    """An empty one says nothing: a job without a name holds up all that depend on singleton."""
+    return _short(text) if text.strip() else None
+
+
+def _gres(text: str) -> str:
+    """As sbatch --gres takes it; slurmrestd wants each entry named as a resource."""
+    entries = (entry.strip() for entry in text.split(","))
+    return ",".join(e if not e or e.startswith(("gres/", "gres:")) else f"gres/{e}" for e in entries)
+
+
 def _whole(unit: str, low: int, high: int = INT32) -> Callable[[str], int]:
     """Base 10 with an optional sign and nothing around it, as Go's ParseInt reads it."""
 
@@ -208,9 +219,9 @@ _THEIRS: Final = (  # the Go project's: meaning and format are a promise
     Option("constraints", "constraints", _verbatim, "Node features that the job needs."),
     Option("cpu-per-task", "cpus_per_task", _cpus, "CPUs, a quantity rounded up.", _zero(_NOTHING)),
     Option("exclusive", "exclusive", _exclusive, 'Whole nodes, unless "false".', _odd_exclusive),
-    Option("gres", "gres", _verbatim, "Devices of each node as Slurm spells them, no fewer GPUs than the pod's."),
+    Option("gres", "gres", _gres, "Devices of each node as Slurm spells them, no fewer GPUs than the pod's."),
     Option("group-id", "group", _verbatim, "Unix group of the job, name or number."),
-    Option("job-name", "name", _short, "Name of the job; default: the pod's."),
+    Option("job-name", "name", _name, "Name of the job; default: the pod's."),
     Option("licenses", "licenses", _verbatim, "Licenses that the job holds."),
     Option("max-nodes", "nodes_max", _whole("nodes", 1), "Most nodes."),
     Option("mem-per-node", "memory_mib", _mib, "Memory of a node, a quantity rounded up.", _zero(_NOTHING)),

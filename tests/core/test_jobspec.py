@@ -109,7 +109,7 @@ def test_every_old_annotation_reaches_its_field() -> None:
         2,
         True,
     )
-    assert (found.gres, found.group, found.name, found.licenses) == ("gpu:V100:2", "100", "n", "l:2")
+    assert (found.gres, found.group, found.name, found.licenses) == ("gres/gpu:V100:2", "100", "n", "l:2")
     assert (found.nodes_max, found.memory_mib, found.nodes_min, found.partition) == (3, 1024, 2, "part")
     assert (found.priority, found.qos, found.reservation, found.user_limit) == (7, "q", "r", 60)
     assert (found.user, found.wckey) == ("ada", "w")

@@ -65,7 +65,6 @@ def test_the_table_has_the_old_eighteen_and_ours_and_no_field_twice() -> None:
     [
         "account",
         "constraints",
-        "gres",
         "group-id",
         "licenses",
         "partition",
@@ -85,6 +84,8 @@ def test_a_verbatim_option_keeps_every_character(suffix: str, text: str) -> None
 @pytest.mark.parametrize(
     ("suffix", "text", "value"),
     [
+        ("gres", "gpu:h100:2, gres/nic=1", "gres/gpu:h100:2,gres/nic=1"),
+        ("job-name", "  ", None),
         ("cpu-per-task", "200m", 1),
         ("cpu-per-task", "2", 2),
         ("cpu-per-task", "2.1", 3),
