@@ -12,7 +12,7 @@ from dataclasses import replace
 from bridge.core import grouping
 from bridge.core.attempt import of_pod
 from bridge.core.grouping import wishes
-from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, counts, family_uid, generation_of
+from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, family_uid, generation_of
 from bridge.core.grouping.owners import chain
 from bridge.core.model import Gang, GroupKey, JobId, Mark, Pod, States, Uid, is_ended, is_granted, torn
 from bridge.kube.store import Store
@@ -82,6 +82,8 @@ class Families:
         family, complete = self._families.get(family_uid(key)), bool(generation_of(key))
         if family is not None and (family.kind, family.name) == (key.kind, key.name):
             wanted = max(1, family.gang.wanted - self._beside(key))
+            if complete and family.gang.at_least and any(pod.node for pod in self._others(key)):
+                wanted = 1  # whoever comes after the first waits for nobody
             begun = family.gang.at_least and not complete and self._begun(family.uid)
             return replace(family.gang, complete=complete, wanted=wanted, begun=begun)
         return (
@@ -90,10 +92,12 @@ class Families:
 
     def _beside(self, key: GroupKey) -> int:
         """Pods of the family that run, and are of other jobs."""
+        return sum(1 for pod in self._others(key) if pod.node and not pod.ended and not pod.deleted)
+
+    def _others(self, key: GroupKey) -> Iterator[Pod]:
         exist = self._store.pods.ours
         pods = (exist[uid] for uid in self._pods[family_uid(key)] if uid in exist)
-        run = (pod for pod in pods if counts(self._families[family_uid(key)].gang, pod))
-        return sum(1 for pod in run if pod.annotations.get(GANG_ANNOTATION, "") != generation_of(key))
+        return (pod for pod in pods if pod.annotations.get(GANG_ANNOTATION, "") != generation_of(key))
 
     def _begun(self, family: str) -> bool:
         return any(pod in self._asked or self.jobs_naming(pod) for pod in self._pods[family])

@@ -16,6 +16,7 @@ from bridge.core.grouping import build
 from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, digest, family_uid, generation_of
 from bridge.core.jobspec import translate
 from bridge.core.model import (
+    Condition,
     Container,
     Gang,
     Group,
@@ -91,8 +92,14 @@ def test_the_first_of_a_pod_group_are_enough_and_each_of_the_others_starts_besid
     assert [waiting[Uid(f"u{i}")] for i in range(5)] == [key, key, key, FAMILY.gathering, FAMILY.gathering]
     started = assign(group, [*(bound(i, key) for i in (0, 1, 2)), *seats(3, 4)])
     assert (started[Uid("u3")], started[Uid("u4")]) == (whole(3), whole(4))
-    over = assign(group, [*(bound(i, key, phase="Succeeded") for i in (0, 1, 2)), *seats(3)])
-    assert over[Uid("u3")] == whole(3), "who comes after the first have ended waits for nobody"
+    at = (Condition(type="PodScheduled", status="True", changed=5.0),)
+    over = [bound(i, key, phase="Succeeded", conditions=at) for i in (0, 1, 2)]
+    left = assign(group, [*over, Seat(pod=pod(3, created=1.0))])
+    assert left[Uid("u3")] == whole(3), "who was there when they started waits for nobody"
+    anew = assign(
+        group, [*over[:2], bound(2, key), Seat(pod=pod(3, created=9.0))], [Vacancy(group=key, tasks=3)]
+    )
+    assert anew[Uid("u3")] == FAMILY.gathering, "who comes for the next run gets nobody's place"
 
 
 def test_who_comes_for_a_lost_pod_gets_its_place_while_others_run() -> None:

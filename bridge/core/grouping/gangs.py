@@ -99,8 +99,9 @@ def assign(
             free.append(seat)
         elif seat.present is not None:
             found[seat.pod.uid] = seat.present
-    started = sum(1 for seat in seats if counts(family.gang, seat.pod, exists=seat.exists))
-    places = tuple(_vacant(seats, found, vacancies))
+    first_free = min((seat.pod.created for seat in free), default=0.0)
+    started = sum(1 for seat in seats if _counts(family.gang, seat, first_free))
+    places = tuple(_vacant(family.gang, seats, found, vacancies))
     found |= {seat.pod.uid: key for seat, key in zip(free, places, strict=False)}
     free = free[len(places) :]
     if not free:
@@ -118,10 +119,12 @@ def assign(
     return found | _together(family, first) | {uid: key for each in apart for uid, key in each.items()}
 
 
-def counts(gang: Gang, pod: Pod, *, exists: bool = True) -> bool:
-    """It has started, and so is one of those that a gang wants: while it runs; where so many are enough, also after."""
-    over = gang.at_least and pod.phase == "Succeeded"
-    return bool(pod.node) and (over or (exists and not pod.ended and not pod.deleted))
+def _counts(gang: Gang, seat: Seat, since: float) -> bool:
+    """It is one of those that are wanted at one time: it runs; where so many are enough, also if it has ended well, for
+    those that were there when it started (`since`), and not for the next run."""
+    pod = seat.pod
+    over = gang.at_least and pod.phase == "Succeeded" and pod.bound_at >= since
+    return bool(pod.node) and (seat.living or over)
 
 
 def _together(family: Family, seats: Sequence[Seat]) -> dict[Uid, GroupKey]:
@@ -145,11 +148,13 @@ def _begun(family: Family, seat: Seat, begun: Collection[GroupKey]) -> GroupKey 
 
 
 def _vacant(
-    seats: Sequence[Seat], found: Mapping[Uid, GroupKey], vacancies: Sequence[Vacancy]
+    gang: Gang, seats: Sequence[Seat], found: Mapping[Uid, GroupKey], vacancies: Sequence[Vacancy]
 ) -> Iterator[GroupKey]:
     """One for each pod that may take the place of a lost one."""
     for vacancy in vacancies:
         members = [seat for seat in seats if found.get(seat.pod.uid) == vacancy.group]
         living = sum(1 for seat in members if seat.living)
-        for _ in range(vacancy.tasks - living if living else 0):  # one that all have left is over
+        # Of a PodGroup nobody comes for a pod that ended well: whoever comes is of the next run.
+        over = sum(1 for seat in members if gang.at_least and seat.pod.phase == "Succeeded")
+        for _ in range(vacancy.tasks - living - over if living else 0):  # one that all have left is over
             yield vacancy.group
