@@ -278,7 +278,7 @@ class WriteDoor:
             return None
 
     async def _completed(self, step: EndJob) -> bool:
-        if step.wait_status is None or self._completion is None:
+        if step.wait_status is None or step.waits or self._completion is None:
             return False
         if step.note:
             with suppress(RefusedError):  # a comment is a courtesy

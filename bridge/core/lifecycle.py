@@ -107,7 +107,15 @@ def wind_down(facts: Facts) -> Decision:
     silent = [m for m in there if m.pod not in stranded and not m.told_dead]
     working = tuple({m.pod.node: m.node_ready_since for m in silent}.items())
     ends = (
-        EndJob(id=s.id, wait_status=how.status, why=why, note=note, mark=at_rest(s.record), working=working)
+        EndJob(
+            id=s.id,
+            wait_status=how.status,
+            why=why,
+            waits="PENDING" in (s.states or ()),
+            note=note,
+            mark=at_rest(s.record),
+            working=working,
+        )
         for s in live
     )
     return Decision(

@@ -79,6 +79,9 @@ class EndJob:
     id: JobId
     wait_status: int | None
     why: str  # one sentence for the log and, where the job can't be completed, its comment
+    waits: bool = (
+        False  # it is PENDING: slurmctld takes a status of it and makes it CANCELLED, without a word
+    )
     note: str = ""  # what the status can't say; goes into the job's comment first
     group: GroupKey | None = (
         None  # whose it is; the loop knows. Slurm may have given a number of its own out again

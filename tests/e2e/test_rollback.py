@@ -137,6 +137,20 @@ def test_a_pod_whose_job_was_placed_anew_elsewhere_is_ended(scene: Scene) -> Non
     _undisturbed(scene, steady)
 
 
+def test_a_pod_that_ends_while_its_job_waits_again_leaves_its_exit_code_there(scene: Scene) -> None:
+    """slurmctld takes no status of a job that is PENDING."""
+    first, _ = (_blocker(scene, node) for node in ("n1", "n2"))
+    uid = scene.create(k.pod("moved", options=scene.only("n1", "n2")))
+    job = scene.waiting_job(uid)
+    with forgotten(scene):
+        scene.slurm.scancel(first)
+        scene.running("moved")
+    scene.job_becomes(job.id, "PENDING")
+    scene.says("moved", "PENDING")
+    scene.finish("moved", 3)
+    assert "exit code 3" in scene.job_becomes(job.id, "CANCELLED", within=60).comment
+
+
 def _blocker(scene: Scene, node: str) -> int:
     """A job of others that has the whole node."""
     number = scene.slurm.submit(required_nodes=[node], minimum_nodes=1, shared=["none"])

@@ -264,11 +264,13 @@ class Cluster(slurm_nodes.NodeTable):
         self.end(job, state, exit_code=wait_status >> 8 & 0xFF, exit_signal=wait_status & 0x7F)
 
     def complete_all(self, job: JobId, wait_status: int) -> None:
-        """The same for what still lives of it, and of its components."""
+        """The same for what still lives of it, and of its components. Who waits is cancelled, whatever the status."""
         living = [one.id for one in self.together(job) if not is_ended(one.states)]
         with self._at_once() if living else nullcontext():
             for one in living:
-                if not is_ended(self.jobs[one].states):
+                if "PENDING" in self.jobs[one].states:
+                    self.end(one, "CANCELLED")
+                elif not is_ended(self.jobs[one].states):
                     self.complete(one, wait_status)
 
     def lose(self, job: JobId) -> None:
