@@ -6,7 +6,7 @@ decides). A cache like all of memory: after a restart, lists, annotations and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from bridge.core import grouping
@@ -16,19 +16,25 @@ from bridge.core.grouping.gangs import Family, Seat, Vacancy, assign, family_uid
 from bridge.core.grouping.owners import chain
 from bridge.core.model import Gang, GroupKey, JobId, Mark, Pod, States, Uid, is_ended, is_granted, torn
 from bridge.kube.store import Store
-from bridge.names import GANG_ANNOTATION
+from bridge.names import GANG_ANNOTATION, JOB_ID_LABEL
 from bridge.slurm.watch import JobWatcher
 
 
 class Families:
-    """`live`: jobs whose mark names a group and that are not over."""
+    """`live`: jobs whose mark names a group and that are not over; `chosen`: ids that we choose."""
 
     def __init__(
-        self, store: Store, watcher: JobWatcher, live: Callable[[GroupKey], frozenset[JobId]], cluster: str
+        self,
+        store: Store,
+        watcher: JobWatcher,
+        live: Callable[[GroupKey], frozenset[JobId]],
+        chosen: Container[JobId],
+        cluster: str,
     ) -> None:
         self._store = store
         self._watcher = watcher
         self._live = live
+        self._chosen = chosen
         self._cluster = cluster
         self._families: dict[str, Family] = {}  # by the UID of the workload
         self._pods: dict[
@@ -140,8 +146,10 @@ class Families:
         for job in sorted(self._named.get(pod, ())):
             mark = self._mark(job)
             taken = self._states(job) & {"CANCELLED", "DEADLINE"} and "REVOKED" not in self._states(job)
-            if mark is not None and taken and pod in mark.uids and not self._given_up(mark):
-                return mark
+            if mark is None or not taken or pod not in mark.uids or self._given_up(mark):
+                continue
+            if job in self._chosen or known.labels.get(JOB_ID_LABEL) == str(job):
+                return mark  # one that Slurm has numbered counts once its pods name it
         return None
 
     def _given_up(self, mark: Mark) -> bool:

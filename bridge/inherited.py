@@ -23,7 +23,7 @@ class Inherited:
     def __init__(self, pods: Pods, watcher: JobWatcher, ids: IdRange, cluster: str) -> None:
         self._pods = pods
         self._watcher = watcher
-        self._ids = ids
+        self.chosen = ids
         self._cluster = cluster
         self._jobs: dict[GroupKey, set[JobId]] = {}  # by their marks, and not settled yet
         self._groups: dict[JobId, GroupKey] = {}  # the same the other way round
@@ -44,7 +44,7 @@ class Inherited:
 
     def mark_of(self, job: JobId | None) -> Mark | None:
         """The mark of a job outside of our range, while Slurm lists it."""
-        if job is None or job in self._ids or self._watcher.newest(job) is None:
+        if job is None or job in self.chosen or self._watcher.newest(job) is None:
             return None
         record = self._watcher.records.get(job)
         mark = record.mark if record is not None else None
@@ -67,7 +67,7 @@ class Inherited:
 
     def job_changed(self, job: JobId) -> Iterator[Pod]:
         """Remembers whose job it is; yields the pods that have to do with it."""
-        if job in self._ids:
+        if job in self.chosen:
             return
         mark = self.mark_of(job)
         if mark is not None:
@@ -92,7 +92,7 @@ class Inherited:
         found: dict[JobId, tuple[Step, ...] | Verdict] = {}
         for job in _labels(pods):
             record, states = self._watcher.records.get(job), self._watcher.newest(job)
-            if job in self._ids or (record is not None and record.mark is not None):
+            if job in self.chosen or (record is not None and record.mark is not None):
                 continue
             if record is not None and record.states == states:
                 found[job] = examine(record, cluster=self._cluster, find=self._find, nodes=nodes)
@@ -105,7 +105,7 @@ class Inherited:
         return pod if pod is not None and pod.uid in self._pods.ours else None
 
     def _follow(self, job: JobId) -> None:
-        if job in self._ids:
+        if job in self.chosen:
             return
         if self._pods.by_job(str(job)) or job in self._groups:
             self._watcher.follow(job)

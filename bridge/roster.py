@@ -39,7 +39,7 @@ class Roster:
         self._wall = wall
         self._members: dict[GroupKey, dict[Uid, None]] = {}
         self._keys: dict[Uid, GroupKey] = {}
-        self._families = Families(store, watcher, memory.live_of, cluster)
+        self._families = Families(store, watcher, memory.live_of, inherited.chosen, cluster)
         self._moved: list[Callable[[GroupKey], None]] = []
         self._on_their_way: set[Uid] = set()
         self._on_nodes: set[Uid] = set()  # and not ended
