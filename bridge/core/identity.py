@@ -71,6 +71,14 @@ def remembered(known: JobRecord | None, read: JobRecord) -> JobRecord:
     return replace(read, mark=known.mark, overwritten=True)
 
 
+def dated(known: JobRecord | None, read: JobRecord, now: float) -> JobRecord:
+    """Of a job that ended nobody knows when: not before it was seen so. `now`: by slurmctld's clock."""
+    if not read.vague:
+        return read
+    same = known is not None and known.vague and known.submitted == read.submitted
+    return replace(read, ended=known.ended if known is not None and same else max(read.ended, now))
+
+
 def listed(text: str) -> tuple[str, ...]:
     """The pods, "namespace/name", of a mark as the Go project writes it; () for anything else, our own mark too."""
     if not text.startswith("{"):

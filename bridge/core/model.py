@@ -292,6 +292,9 @@ class JobRecord:
     submitted: float = 0.0
     started: float = 0.0  # for a pending job: Slurm's estimate
     ended: float = 0.0
+    vague: bool = (
+        False  # it ended while it was suspended, then or later: Slurm gives the moment of the suspension
+    )
     preempted: float = 0.0  # preempt_time: non-zero while RUNNING = the grace window has begun
     reason: str = ""  # state_reason: Resources, Priority, …
     nodes: tuple[SlurmNode, ...] = ()  # in Slurm's order

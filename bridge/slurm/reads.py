@@ -20,7 +20,7 @@ from itertools import chain, zip_longest
 from typing import Any, Final
 
 from bridge.config import SlurmSettings
-from bridge.core.identity import remembered
+from bridge.core.identity import dated, remembered
 from bridge.core.model import JobId, JobRecord, States, is_ended
 from bridge.errors import BridgeError, NotFound
 from bridge.slurm.client import SlurmClient
@@ -51,7 +51,9 @@ class Reads:
         graces: Graces,
         monotonic: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
+        slurm_now: Callable[[], float],
     ) -> None:
+        self._slurm_now = slurm_now
         self.records: dict[JobId, JobRecord] = {}
         self.begun: dict[JobId, int] = {}  # stamp of the question that each record answers
         self.asked: dict[JobId, float] = {}  # monotonic time of the same question
@@ -320,7 +322,8 @@ class Reads:
         news = done = False
         read: JobRecord | None = None
         try:
-            read = remembered(self.records.get(job), await self._client.job(job))
+            read, known = await self._client.job(job), self.records.get(job)
+            read = dated(known, remembered(known, read), self._slurm_now())
             news = self.records.get(job) != read
             self.records[job] = read
             self.begun[job], self.asked[job] = begun, asked

@@ -227,6 +227,7 @@ def record(job: wire.Job) -> JobRecord:
         submitted=job.submit_time.value,
         started=job.start_time.value,
         ended=job.end_time.value,
+        vague=0 < job.suspend_time.value == job.end_time.value,
         preempted=job.preempt_time.value,
         reason=job.state_reason,
         nodes=_nodes(job.nodes),

@@ -85,7 +85,7 @@ class JobWatcher:
         self._gone: dict[JobId, float] = {}  # records whose id left the list, and when
         self._rest = Pause(monotonic, sleep)
         self._graces = Graces(client, settings, monotonic, sleep)
-        self._reads = Reads(client, settings, self._tell, self._graces, monotonic, sleep)
+        self._reads = Reads(client, settings, self._tell, self._graces, monotonic, sleep, self.slurm_now)
         self._census = Census(client, self._found, monotonic, sleep)
         self._archive = Archive(client, self._tell, monotonic, sleep)
         self._held = False  # as last said: Slurm numbers our jobs

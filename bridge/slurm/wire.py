@@ -118,6 +118,7 @@ class Job(Wire, frozen=True):
     start_time: Number = UNSET
     end_time: Number = UNSET
     preempt_time: Number = UNSET
+    suspend_time: Number = UNSET  # of the last suspension, or of its end
     state_reason: str = ""
     nodes: str = ""  # a hostlist: "k[0001-0004]"
     gres_detail: tuple[str, ...] = ()

@@ -57,6 +57,27 @@ def test_a_successor_waits_for_a_pod_that_went_by_force_while_no_bridge_ran(
     play(tmp_path, scene, nodes=1, **({"jobIds": "held"} if held else {}))
 
 
+def test_so_it_does_where_the_job_was_suspended_long_before_it_ended(tmp_path: Path) -> None:
+    """Slurm gives the moment of the suspension as its end."""
+
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        await alone(sim, "old", gpus=8)
+        job = sim.job_of("old")
+        sim.slurm.set_states(job, "SUSPENDED")
+        await sim.settle(600.0)
+        await sim.crash()
+        sim.delete("old", force=True)
+        sim.slurm.end(job, "CANCELLED")
+        sim.start()
+        sim.create("next", gpus=8)
+        await sim.settle(30.0)
+        assert not running(sim, "next")
+        await sim.until(lambda: running(sim, "next"), 90.0)
+
+    play(tmp_path, scene, nodes=1)
+
+
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "found by the sweep"])
 def test_a_job_that_the_bridge_cancelled_holds_nobody_up_after_a_restart(
     tmp_path: Path, *, seen: bool

@@ -247,6 +247,8 @@ class Witness:
         if known is None or known[0] is not job:
             read = translate.record(msgspec.convert(shown(job), wire.Job))
             read = remembered(known[1] if known is not None else None, read)
+            if read.vague:
+                read = replace(read, ended=float(int(job.ended)))
             known = self._jobs[job.id] = (job, read)
         return known[1]
 

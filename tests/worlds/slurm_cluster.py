@@ -234,7 +234,8 @@ class Cluster(slurm_nodes.NodeTable):
         with self._at_once():
             for found in self.together(job):
                 said = found.reason if reason is None else reason
-                self._put(replace(found, states=frozenset(states), reason=said))
+                paused = self.clock() if "SUSPENDED" in states else found.paused
+                self._put(replace(found, states=frozenset(states), reason=said, paused=paused))
 
     def preempt_at(self, job: JobId, when: float) -> None:
         """The grace window has begun."""
@@ -254,7 +255,9 @@ class Cluster(slurm_nodes.NodeTable):
         with self._at_once():
             for one in [found] if state == "TIMEOUT" else all_of_it:
                 if one is found or not is_ended(one.states):
-                    self._put(replace(one, **over, exit_code=exit_code, exit_signal=exit_signal))  # type: ignore[arg-type]
+                    paused = one.paused if "SUSPENDED" in one.states else 0.0
+                    one = replace(one, paused=paused, exit_code=exit_code, exit_signal=exit_signal)
+                    self._put(replace(one, **over))  # type: ignore[arg-type]
 
     def complete(self, job: JobId, wait_status: int) -> None:
         """What the completion message does; `wait_status` as of wait(2)."""

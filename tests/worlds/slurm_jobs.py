@@ -63,6 +63,7 @@ class WorldJob:
     started: float = 0.0
     ended: float = 0.0
     preempted: float = 0.0
+    paused: float = 0.0  # the last suspension
     time_limit: int | None = None  # minutes
     exit_code: int = 0
     exit_signal: int = 0
