@@ -101,7 +101,7 @@ class Mirror:
         self._silent = {name: self._silent.get(name, now) for name in silent}
         self._forget_failures()
         named = self._named()
-        joined = core_pairs.join(self._store.nodes, records.values())
+        joined = core_pairs.join(self._store.nodes, records.values(), self._cluster)
         found = tuple(self._filled(pair, named, now) for pair in joined)
         around = Around(
             cluster=self._cluster,

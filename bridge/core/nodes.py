@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode, States, Uid
@@ -169,6 +170,7 @@ class Outlook:
     again: float | None = None  # seconds; None = the next event
 
 
+@lru_cache(maxsize=16_384)  # a comment: they are asked for at each look at all nodes
 def mark(comment: str) -> NodeMark | None:
     """None for anything that isn't a mark of a bridge."""
     ours = _object(comment).get("bridge")
@@ -199,6 +201,7 @@ def marked(comment: str, new: NodeMark) -> str:
     return json.dumps(body | {"bridge": ours}, separators=(",", ":"))
 
 
+@lru_cache(maxsize=16_384)
 def operator_pod(comment: str) -> OperatorPod | None:
     """None for anything that slurm-operator doesn't write."""
     body = _object(comment)

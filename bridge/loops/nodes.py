@@ -147,11 +147,11 @@ class NodesLoop:
     async def _allowed(self, pair: Pair, step: DrainNode) -> bool:
         """Asked by its name: lists may lack a node. Many at once may be an accident: the breaker is asked."""
         cause = cause_of(step.reason)
-        if cause in WORDS or step.over:
-            return True
         if cause is Cause.GONE and await self._there(self._mirror.home(pair)):
             log.warning("a node that no list shows is there", node=pair.name)
             return False
+        if cause in WORDS or step.over:
+            return True
         if self._guard.admit(pair.name):
             self._held.discard(pair.name)
             return True

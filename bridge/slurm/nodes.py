@@ -27,6 +27,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from bridge.core.drains import set_down
 from bridge.core.model import SlurmNode
 from bridge.core.nodes import NodeRecord
 from bridge.errors import Conflict, ProtocolError
@@ -90,7 +91,9 @@ class NodeRequests:
         found = await self.get(name)
         if "FAIL" in found.states or ("DRAIN" in found.states and not over(found.reason)):
             return False
-        body: wire.Body = {"state": ["DRAIN"], "reason": translate.fitting(reason)}
+        body: wire.Body = {"state": ["DRAIN"]}
+        if not set_down(found):  # without a reason Slurm keeps theirs
+            body["reason"] = translate.fitting(reason)
         await self._update(name, body | _given(comment=comment))
         return True
 

@@ -190,6 +190,17 @@ async def test_a_node_that_is_down_keeps_our_text_without_our_drain(slurm: Slurm
     assert await say(slurm, node, state=["RESUME"]) == 200
 
 
+async def test_a_node_that_somebody_set_down_is_drained_with_their_reason(
+    slurm: Slurm, node: SlurmNode
+) -> None:
+    assert await say(slurm, node, state=["DOWN"], reason=THEIRS) == 200
+    assert await slurm.client.nodes.drain(node, OURS)
+    record = await found(slurm, node)
+    assert {"DOWN", "DRAIN"} <= record.states
+    assert record.reason == THEIRS
+    assert await say(slurm, node, state=["RESUME"]) == 200
+
+
 async def test_the_end_of_the_last_job_is_told(slurm: Slurm, node: SlurmNode) -> None:
     job = slurm.id()
     before = (await found(slurm, node)).last_busy
