@@ -142,6 +142,10 @@ class Ledger:
                 return f"containers of {holder.pod} may still run"
         return ""
 
+    def occupied(self, node: KubeNode) -> bool:
+        """GPUs there may be in use, whoever counts them."""
+        return any(True for _ in self.holders(node))
+
     def _over(self, pod: Pod) -> bool:
         """Its job has ended, or is forgotten and won't be asked for again, which would need the node."""
         job = label_of(pod)

@@ -162,7 +162,7 @@ def holders_kept(change: Change) -> Iterator[str]:
 def few_at_once(change: Change) -> Iterator[str]:
     """No more nodes are drained for a silence of kubelets, or to be re-created, than the settings allow at a time.
 
-    Tolerated: what two that lead do at the same moment.
+    Tolerated: what two that lead do at the same moment. Not counted: nodes that were drained for something else before.
     """
     after = change.after
     for name in change.altered if after.alone else ():
@@ -171,17 +171,21 @@ def few_at_once(change: Change) -> Iterator[str]:
         if record is None or cause is None or (before is not None and "DRAIN" in before.states):
             continue
         ours = [one for one in after.records.values() if _ours(after, one) or not _external(one)]
-        drained = [(cause_of(after, one), record.reason_at - one.reason_at) for one in ours]
+        drained = [(one, cause_of(after, one), record.reason_at - one.reason_at) for one in ours]
         if cause in LIMITED:
             most = max(LEAST, math.floor(after.drain_share * len(ours)))
-            count = sum(why in LIMITED and age < WINDOW for why, age in drained)
+            count = sum(why in LIMITED and age < WINDOW for one, why, age in drained if _fresh(after, one))
             if count > most:
                 yield f"node {name} was drained ({record.reason}) as the last of {count}; {most} may be"
         if cause in RECREATED:
             most = max(1, math.floor(after.recreation_share * sum(map(_external, ours))))
-            count = sum(why in RECREATED for why, _ in drained)
+            count = sum(why in RECREATED for _, why, _ in drained)
             if count > most:
                 yield f"node {name} is to be re-created as the last of {count}; {most} may be"
+
+
+def _fresh(picture: Picture, record: NodeRecord) -> bool:
+    return record.reason_at - picture.since.get(record.name, record.reason_at) < picture.skew + 1.0
 
 
 @invariant

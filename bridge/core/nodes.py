@@ -117,7 +117,9 @@ class Pair:
     taken: Mapping[str, Fraction] = field(default_factory=dict)  # what these ask for: `nodesize.taken`
     failures: tuple[StartFailure, ...] = ()
     unfree: str = ""  # why what ran there may run on: no drain of ours is lifted meanwhile
-    named: bool = False  # a live job, or one that waits for exactly this node, names it
+    named: bool = (
+        False  # a live job, or one that waits for exactly this node, names it, or a pod may use its GPUs
+    )
     differs_for: float = 0.0  # since its size was first seen to be another one than Slurm's
     silent_for: float = 0.0  # since Slurm was first seen not to reach it
 

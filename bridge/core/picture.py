@@ -32,6 +32,9 @@ class Picture:
     records: Mapping[SlurmNode, NodeRecord] = field(
         default_factory=dict
     )  # of all nodes, where they are judged, too
+    since: Mapping[SlurmNode, float] = field(
+        default_factory=dict
+    )  # when each was drained, under whatever reason
     author: str = ""  # the user as whom the bridge drains nodes; "" = by their text alone
     drain_taints: tuple[str, ...] = ()  # for which external nodes are drained
     drain_share: float = 0.1  # of the nodes that may be drained at a time as they are not Ready

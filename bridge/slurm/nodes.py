@@ -29,7 +29,7 @@ from urllib.parse import quote
 
 from bridge.core.drains import set_down
 from bridge.core.model import SlurmNode
-from bridge.core.nodes import NodeRecord
+from bridge.core.nodes import NodeRecord, mark
 from bridge.errors import Conflict, ProtocolError
 from bridge.slurm import translate, wire
 
@@ -83,12 +83,17 @@ class NodeRequests:
         *,
         comment: str | None = None,
         over: Callable[[str], bool] = lambda reason: False,
+        cluster: str = "",
     ) -> bool:
-        """Let nothing more start there. False: somebody has drained it already, and the reason stays theirs.
+        """Let nothing more start there. False: somebody has drained it already, and the reason stays theirs; or it is
+        the node of another cluster's bridge than `cluster`'s.
 
         `over`: may a drain with that reason be replaced? `comment` comes with it, or not at all.
         """
         found = await self.get(name)
+        known = mark(found.comment) if found.external else None
+        if known is not None and cluster not in ("", known.cluster):
+            return False
         if "FAIL" in found.states or ("DRAIN" in found.states and not over(found.reason)):
             return False
         body: wire.Body = {"state": ["DRAIN"]}

@@ -96,6 +96,7 @@ class Witness:
         self._settings = settings.nodes
         self._mirrors = settings.nodes.nodeStateToSlurm
         self._records: dict[SlurmNode, tuple[object, NodeRecord]] = {}
+        self._drained: dict[SlurmNode, float] = {}  # since when, by slurmctld's clock
         self._former: deque[tuple[Picture, float]] = deque()  # of nodes, and until when they were so
         self._blind = False  # a watch has lost something, and may lack it until everything is listed again
         self._hung = 0.0  # until when requests may be carried out that were sent long before
@@ -247,6 +248,7 @@ class Witness:
             nodes=self._node_table(),
             drained=self._closed(),
             records=self._node_records() if self._mirrors else {},
+            since=dict(self._drained) if self._mirrors else {},
             author=self._slurm.asker,
             drain_taints=self._settings.drainTaints,
             drain_share=self._settings.drainShare,
@@ -281,6 +283,10 @@ class Witness:
                 known = (now, nodes.record(msgspec.convert(shown_node, wire.Node)))
                 self._records[SlurmNode(name)] = known
             found[SlurmNode(name)] = known[1]
+            if node.drained:
+                self._drained.setdefault(SlurmNode(name), self._slurm.clock())
+            else:
+                self._drained.pop(SlurmNode(name), None)
         return found
 
     def _known(self) -> Iterator[WorldJob]:
