@@ -1,7 +1,8 @@
 """The node mirror at work: looks at all nodes of both sides when one changes, and once a second, and acts.
 
 What must stay true: nobody acts but the leader; after a write nobody looks before it can be seen, as what was done
-counts for what may be done, nor while Slurm's list is in doubt; a node whose steps fail is left alone for a while, and the others go on.
+counts for what may be done, nor while Slurm's list may be wrong; a node whose steps fail is left alone for a while, and
+the others go on.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ from tests.sim.actions import (
 NODES = 3
 GPUS = 4  # a node
 FREES = frozenset({"ends", "delete", "crash"})  # what a newcomer may get before its time
-MIRRORED = 1 / 3  # of all schedules
+MIRRORED = 0.3  # of all schedules
 MORE = 20  # added to the weight of an action that is wanted
 ROOM = 8  # GPUs that the pods of a schedule ask for at most: all of them fit, whatever they are placed like
 
