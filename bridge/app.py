@@ -164,6 +164,7 @@ class Bridge:
             self._events,
             completion=completion,
             leading=lambda: self.leading,
+            cluster=cluster,
             numbered=lambda job: job not in ids,
             wall=wall,
         )
@@ -216,6 +217,7 @@ class Bridge:
             cluster,
             boot_age=self.snapshot.boot_age,
             lingering=self.snapshot.ledger.lingering,
+            occupied=self.snapshot.ledger.occupied,
             monotonic=monotonic,
             wall=wall,
         )

@@ -95,15 +95,18 @@ class WriteDoor:
         *,
         completion: Ending | None,
         leading: Callable[[], bool],
+        cluster: str = "",
         numbered: Callable[[JobId], bool] = lambda job: False,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`numbered`: is that job's id one that Slurm gave out, and may give out again? `wall`: Unix seconds."""
+        """`cluster`: ours. `numbered`: is that job's id one that Slurm gave out, and may give out again? `wall`: Unix
+        seconds."""
         self._slurm = slurm
         self._kube = kube
         self._events = events
         self._completion = completion
         self._leading = leading
+        self._cluster = cluster
         self._numbered = numbered
         self._wall = wall
 
@@ -242,7 +245,8 @@ class WriteDoor:
             mirrors = cause_of(step.reason) is not None
             return bool(step.over) and reason == step.over if mirrors else cause_of(reason) is not None
 
-        if await self._slurm.nodes.drain(step.node, step.reason, comment=step.comment, over=over):
+        slurm = self._slurm.nodes
+        if await slurm.drain(step.node, step.reason, comment=step.comment, over=over, cluster=self._cluster):
             log.warning("node drained", node=step.node, why=step.reason)
 
     async def _end(self, step: EndJob) -> None:

@@ -28,6 +28,7 @@ from bridge.core.picture import Picture
 from bridge.core.report import Invariant, Report, Waiting
 from bridge.core.takeover import CLOCK_SKEW, label_of
 from bridge.core.twins import by_slurm_name
+from bridge.core.violation import Violation
 from bridge.errors import BridgeError, Busy, Denied, NotFound
 from bridge.kube import kinds
 from bridge.kube.client import ClusterWire, KubeClient
@@ -321,7 +322,7 @@ _PAGE_URGENT = ("missing:", "note: breaker", "note: devices: native job")
 _PAGE_DOES = "docs/operations.md, What to do when"
 
 
-def _amiss(picture: Picture) -> tuple[list[invariants.Violation], list[invariants.Violation]]:
+def _amiss(picture: Picture) -> tuple[list[Violation], list[Violation]]:
     return list(invariants.violations(picture)), list(invariants.converged(picture))
 
 

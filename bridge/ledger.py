@@ -15,7 +15,7 @@ from bridge.core.attempt import parse as parse_attempt
 from bridge.core.facts import Member, Sight
 from bridge.core.ghosts import ghosts
 from bridge.core.ledger import Busy, Claim, Holder, blocking, destination, holding
-from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Pod, SlurmNode, Uid, is_granted
+from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Pod, SlurmNode, Uid, is_ended, is_granted
 from bridge.core.takeover import label_of
 from bridge.errors import ProtocolError
 from bridge.kube.store import Store
@@ -135,12 +135,22 @@ class Ledger:
                 yield Holder(uid=pod.uid, pod=pod.ref, node=node, gpus=gpus)
 
     def lingering(self, node: KubeNode) -> str:
-        """Why the GPUs of a pod that has gone from that node may still be in use; "" = they aren't."""
+        """Why GPUs there may be in use that Slurm counts for nobody; "" = they aren't."""
         for holder in self.holders(node):
             entry = self._entries.get(node, {}).get(holder.uid)
-            if entry is not None and entry.gone_at is not None:
+            if entry is not None and (entry.gone_at is not None or self._over(entry.pod)):
                 return f"containers of {holder.pod} may still run"
         return ""
+
+    def occupied(self, node: KubeNode) -> bool:
+        """GPUs there may be in use, whoever counts them."""
+        return any(True for _ in self.holders(node))
+
+    def _over(self, pod: Pod) -> bool:
+        """Its job has ended, or is forgotten and won't be asked for again, which would need the node."""
+        job = label_of(pod)
+        record = self._records().get(job) if job is not None else None
+        return is_ended(record.states) if record is not None else bool(pod.deleted)
 
     def _recorded(self, pod: Pod, node: KubeNode, attempt: int | None = None) -> frozenset[int]:
         """The GPUs of that node that the pod's job holds, as far as its record is known."""

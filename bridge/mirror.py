@@ -7,7 +7,7 @@ around them. Nothing in here waits for the network.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import replace
 
 from bridge.config import Settings
@@ -15,7 +15,7 @@ from bridge.core import nodesize, startfailures
 from bridge.core import pairs as core_pairs
 from bridge.core.drains import REMOVING, standing
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode, Uid, is_ended
-from bridge.core.nodes import Around, NodeRecord, Outlook, Pair, StartFailure
+from bridge.core.nodes import Around, Outlook, Pair, StartFailure
 from bridge.errors import UserError
 from bridge.kube.store import Store
 from bridge.ledger import OLD_VIEW
@@ -27,7 +27,8 @@ SILENT = "NOT_RESPONDING"
 
 
 class Mirror:
-    """`boot_age`: seconds since slurmctld started; `lingering`: why what ran on a node may run on, "" = it doesn't."""
+    """`boot_age`: seconds since slurmctld started; `lingering`: why what ran on a node may run on, "" = it doesn't;
+    `occupied`: a pod of ours may use GPUs there."""
 
     def __init__(
         self,
@@ -40,12 +41,13 @@ class Mirror:
         *,
         boot_age: Callable[[], float],
         lingering: Callable[[KubeNode], str],
+        occupied: Callable[[KubeNode], bool],
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._watch, self._watcher, self._slurm = store, watch, watcher, slurm
         self._settings, self._cluster = settings, cluster
-        self._boot_age, self._lingering = boot_age, lingering
+        self._boot_age, self._lingering, self._occupied = boot_age, lingering, occupied
         self._now, self._wall = monotonic, wall
         self._others: dict[KubeNode, dict[Uid, Pod]] = {}
         self._taken: dict[KubeNode, nodesize.Amounts] = {}  # by them
@@ -96,12 +98,12 @@ class Mirror:
 
     def look(self) -> tuple[tuple[Pair, ...], Around]:
         now = self._now()
-        records = self._records()
+        records = self._watch.nodes
         silent = (name for name, record in records.items() if SILENT in record.states)
         self._silent = {name: self._silent.get(name, now) for name in silent}
         self._forget_failures()
         named = self._named()
-        joined = core_pairs.join(self._store.nodes, records.values())
+        joined = core_pairs.join(self._store.nodes, records.values(), self._cluster)
         found = tuple(self._filled(pair, named, now) for pair in joined)
         around = Around(
             cluster=self._cluster,
@@ -119,11 +121,6 @@ class Mirror:
         )
         return found, around
 
-    def _records(self) -> Mapping[SlurmNode, NodeRecord]:
-        """With those that only one list lacks: it may be wrong."""
-        doubted = {n: missing.record for n, missing in self._watch.missing.items() if missing.lists < 2}
-        return {**self._watch.nodes, **doubted}
-
     def _filled(self, pair: Pair, named: Set[SlurmNode], now: float) -> Pair:
         home = core_pairs.home(pair)
         others = tuple(self._others.get(home, {}).values())
@@ -138,7 +135,7 @@ class Mirror:
             taken=self._taken.get(home, {}),
             failures=tuple(self._failures.get(home, {}).values()),
             unfree=self._lingering(home),
-            named=pair.name in named,
+            named=pair.name in named or (_leaves(pair) and self._occupied(home)),
             differs_for=now - self._differs.get(pair.name, now),
             silent_for=now - self._silent.get(pair.name, now),
         )
@@ -167,3 +164,7 @@ class Mirror:
                 self._failures[node] = kept
             else:
                 del self._failures[node]
+
+
+def _leaves(pair: Pair) -> bool:
+    return pair.record is not None and standing(pair.record) in REMOVING

@@ -93,6 +93,12 @@ def by_others(record: NodeRecord) -> bool:
     return "DOWN" in record.states and not record.reason.startswith(_SLURMS_OWN) and standing(record) is None
 
 
+def set_down(record: NodeRecord) -> bool:
+    """By somebody else, who said why."""
+    theirs = not record.reason.startswith((DRAIN_PREFIX, _SLURMS_OWN))
+    return "DOWN" in record.states and bool(record.reason) and theirs
+
+
 def drained_by(record: NodeRecord) -> str:
     """ "bridge", "operator", or the user who did; "" = nobody."""
     if not record.drained and not record.states & {"DOWN", "FAIL"}:

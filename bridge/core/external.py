@@ -161,7 +161,7 @@ def deletion(found: Circumstances, present: Sequence[Present]) -> Found:
     for waits, why in (
         (around.young, "slurmctld has just come up"),
         ("DYNAMIC_NORM" not in record.states, "slurm.conf names it: take it out there"),
-        (record.busy or pair.named, "jobs name it"),
+        (record.busy or pair.named, "jobs or pods are there"),
         (bool(record.reservation), f"reservation {record.reservation} would lose it"),
         (bool(pair.unfree), pair.unfree),
         (rest >= 0, "slurmctld remembers a job that ran there"),

@@ -9,41 +9,20 @@ the picture.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache, wraps
-from typing import Final, TypeVar
+from functools import lru_cache
+from typing import Final
 
-from bridge.core import devices, held, hostlist, ledger
+from bridge.core import devices, held, hostlist, ledger, nodeinvariants
 from bridge.core.attempt import of_pod
 from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Pod, Uid, is_ended, is_granted
 from bridge.core.picture import Change, Picture
 from bridge.core.verdict import Reason
+from bridge.core.violation import Predicate, Violation, invariant
 from bridge.errors import ProtocolError, UserError
 from bridge.names import GPUS_ANNOTATION, JOB_CONDITION, JOB_ID_LABEL
 
 MINUTE: Final = 60.0  # Slurm's time limits are whole minutes, rounded up
 RESTING: Final = frozenset({Reason.REFUSED, Reason.GATHERING})  # a pod that waits for people, not for Slurm
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    invariant: str  # the name of the predicate
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.invariant}: {self.text}"
-
-
-S = TypeVar("S")
-Predicate = Callable[[S], tuple[Violation, ...]]
-
-
-def _invariant(sentences: Callable[[S], Iterator[str]]) -> Predicate[S]:
-    @wraps(sentences)
-    def found(seen: S) -> tuple[Violation, ...]:
-        return tuple(Violation(sentences.__name__, text) for text in sentences(seen))
-
-    return found
 
 
 def violations(seen: Picture | Change) -> tuple[Violation, ...]:
@@ -57,7 +36,7 @@ def violations(seen: Picture | Change) -> tuple[Violation, ...]:
 # --- at any moment --------------------------------------------------------------------------------
 
 
-@_invariant
+@invariant
 def placed_by_slurm(picture: Picture) -> Iterator[str]:
     """A pod is on a node only because a job of its own holds that node, and held it when the pod was bound.
 
@@ -79,7 +58,7 @@ def placed_by_slurm(picture: Picture) -> Iterator[str]:
             yield f"pod {pod.ref} was bound to {pod.node} while its job did not hold it: {_told(held)}"
 
 
-@_invariant
+@invariant
 def one_job(picture: Picture) -> Iterator[str]:
     """The pods of a group have at most one live job.
 
@@ -105,7 +84,7 @@ def one_job(picture: Picture) -> Iterator[str]:
             yield f"{kind} {whose} has {len(several)} live jobs: {', '.join(map(str, several))}"
 
 
-@_invariant
+@invariant
 def no_shared_gpu(picture: Picture) -> Iterator[str]:
     """No GPU has two users: pods whose containers are not known dead, and running jobs.
 
@@ -141,7 +120,7 @@ def no_shared_gpu(picture: Picture) -> Iterator[str]:
                         yield f"GPU {index} of {node} is used by pod {pod.ref} and held by job {job.id}"
 
 
-@_invariant
+@invariant
 def devices_as_granted(picture: Picture) -> Iterator[str]:
     """Pods are told exactly the GPUs that their running job holds on their node.
 
@@ -190,7 +169,7 @@ def _begun_anew(picture: Picture, job: JobRecord, pod: Pod) -> bool:
     return back or again or job.started > pod.bound_at + picture.skew
 
 
-@_invariant
+@invariant
 def explained(picture: Picture) -> Iterator[str]:
     """A pod that waits says why.
 
@@ -207,7 +186,7 @@ def explained(picture: Picture) -> Iterator[str]:
 # --- from one moment to the next ------------------------------------------------------------------
 
 
-@_invariant
+@invariant
 def bound_on_a_grant(change: Change) -> Iterator[str]:
     """A pod gets its node only while a job of its own is RUNNING there, and not CONFIGURING.
 
@@ -224,7 +203,7 @@ def bound_on_a_grant(change: Change) -> Iterator[str]:
             yield f"pod {pod.ref} was bound to {pod.node} without a grant: {_told(jobs)}"
 
 
-@_invariant
+@invariant
 def ours_only(change: Change) -> Iterator[str]:
     """The bridge ends and changes only jobs whose mark names this cluster."""
     for job in change.before.jobs:
@@ -232,7 +211,7 @@ def ours_only(change: Change) -> Iterator[str]:
             yield f"job {job.id} ({job.name or 'no name'}, of {job.user or 'nobody'}) is not ours and was touched"
 
 
-@_invariant
+@invariant
 def positive_evidence(change: Change) -> Iterator[str]:
     """The bridge deletes a pod only because the record of a job of its own says that its place is lost.
 
@@ -253,7 +232,7 @@ def positive_evidence(change: Change) -> Iterator[str]:
             yield f"pod {pod.ref} on {placed.node or 'no node'} was deleted without evidence: {told}"
 
 
-@_invariant
+@invariant
 def containers_first(change: Change) -> Iterator[str]:
     """A job that the bridge ends has no pod whose containers may still run.
 
@@ -270,7 +249,7 @@ def containers_first(change: Change) -> Iterator[str]:
             yield f"pod {pod.ref} may still run on {pod.node} and its job was ended: {_told(held)}"
 
 
-@_invariant
+@invariant
 def ahead_of_limits(change: Change) -> Iterator[str]:
     """A pod ends at its own time limit, ahead of Slurm's, which frees its devices at once.
 
@@ -287,7 +266,7 @@ def ahead_of_limits(change: Change) -> Iterator[str]:
 # --- when everything has had its time -------------------------------------------------------------
 
 
-@_invariant
+@invariant
 def converged(picture: Picture) -> Iterator[str]:
     """No business is left: pods run with their job or wait with a reason, and no job is without a pod.
 
@@ -323,7 +302,7 @@ def _barred(picture: Picture, pod: Pod) -> bool:
     return picture.closed(pod.node) or any(picture.closed(p.node) for p in picture.pods if p.uid in mates)
 
 
-@_invariant
+@invariant
 def quiet(change: Change) -> Iterator[str]:
     """With nothing changing, nothing is written.
 
@@ -352,8 +331,9 @@ MOVING: Final[tuple[Predicate[Change], ...]] = (
     positive_evidence,
     containers_first,
     ahead_of_limits,
+    *nodeinvariants.MOVING,
 )
-ALL: Final = (*STANDING, *MOVING, converged, quiet)
+ALL: Final = (*STANDING, *MOVING, converged, nodeinvariants.nodes_agree, quiet)
 
 
 # --- small words ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode, States, Uid
@@ -118,7 +119,9 @@ class Pair:
     taken: Mapping[str, Fraction] = field(default_factory=dict)  # what these ask for: `nodesize.taken`
     failures: tuple[StartFailure, ...] = ()
     unfree: str = ""  # why what ran there may run on: no drain of ours is lifted meanwhile
-    named: bool = False  # a live job, or one that waits for exactly this node, names it
+    named: bool = (
+        False  # a live job, or one that waits for exactly this node, names it, or a pod may use its GPUs
+    )
     differs_for: float = 0.0  # since its size was first seen to be another one than Slurm's
     silent_for: float = 0.0  # since Slurm was first seen not to reach it
 
@@ -177,6 +180,7 @@ class Outlook:
     again: float | None = None  # seconds; None = the next event
 
 
+@lru_cache(maxsize=16_384)  # a comment: they are asked for at each look at all nodes
 def mark(comment: str) -> NodeMark | None:
     """None for anything that isn't a mark of a bridge."""
     ours = _object(comment).get("bridge")
@@ -207,6 +211,7 @@ def marked(comment: str, new: NodeMark) -> str:
     return json.dumps(body | {"bridge": ours}, separators=(",", ":"))
 
 
+@lru_cache(maxsize=16_384)
 def operator_pod(comment: str) -> OperatorPod | None:
     """None for anything that slurm-operator doesn't write."""
     body = _object(comment)

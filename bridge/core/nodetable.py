@@ -104,7 +104,7 @@ Judged = tuple[tuple[Pair, Outlook | None], ...]
 def judged(sides: Sides, around: Around, settings: NodeSettings, ours: Container[str]) -> Judged:
     """Every node as the bridge's loop would judge it at its first look; None where a side is missing. `ours`: scheduler
     names."""
-    joined = pairs.join(sides.nodes or (), sides.records or ())
+    joined = pairs.join(sides.nodes or (), sides.records or (), around.cluster)
     if sides.pods is not None:
         joined = pairs.seen_once(joined, sides.pods, ours)
     if not sides.whole:

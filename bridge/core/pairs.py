@@ -20,8 +20,8 @@ LOST_AT_ONCE = 2  # bridged nodes whose records may be missing at a time,
 LOST_SHARE = 0.1  # or this share of all of them: more, and Slurm may have lost its list
 
 
-def join(nodes: Iterable[Node], records: Iterable[NodeRecord]) -> tuple[Pair, ...]:
-    """By name."""
+def join(nodes: Iterable[Node], records: Iterable[NodeRecord], cluster: str) -> tuple[Pair, ...]:
+    """By name. `cluster`: ours, as two clusters may each have a node of one name."""
     known = {record.name: record for record in records}
     said = naming(known.values())
     claims: dict[SlurmNode, list[Node]] = {}
@@ -33,7 +33,8 @@ def join(nodes: Iterable[Node], records: Iterable[NodeRecord]) -> tuple[Pair, ..
     former: dict[KubeNode, list[SlurmNode]] = {}
     for record in known.values():
         here = mark(record.comment) if record.external else None
-        if here is not None and here.node in own and record.name not in own[here.node]:
+        ours = here is not None and here.cluster == cluster
+        if here is not None and ours and here.node in own and record.name not in own[here.node]:
             former.setdefault(here.node, []).append(record.name)
     return tuple(_pair(name, claims.get(name, ()), known, own, former) for name in sorted({*known, *claims}))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, Uid, is_ended, torn
+from bridge.core.nodes import NodeRecord
 from bridge.names import GANG_ANNOTATION, JOB_ID_LABEL, OPTION_PREFIX
 
 MINUTE = 60.0  # seconds: Slurm's time limits are whole minutes, rounded up
@@ -28,6 +29,17 @@ class Picture:
     jobs: tuple[JobRecord, ...] = ()  # ours, and as many of others as are known
     nodes: Mapping[SlurmNode, Node] = field(default_factory=dict)
     drained: frozenset[SlurmNode] = frozenset()  # in Slurm, by whomever
+    records: Mapping[SlurmNode, NodeRecord] = field(
+        default_factory=dict
+    )  # of all nodes, where they are judged, too
+    since: Mapping[SlurmNode, float] = field(
+        default_factory=dict
+    )  # when each was drained, under whatever reason
+    author: str = ""  # the user as whom the bridge drains nodes; "" = by their text alone
+    drain_taints: tuple[str, ...] = ()  # for which external nodes are drained
+    drain_share: float = 0.1  # of the nodes that may be drained at a time as they are not Ready
+    recreation_share: float = 0.05  # of external nodes that may be re-created at a time
+    alone: bool = True  # no second bridge believes that it leads
     booted: float = (
         0.0  # slurmctld's start, before which it may have forgotten its last seconds; 0 = not known
     )
@@ -202,5 +214,7 @@ class Change:
     before: Picture
     after: Picture
     touched: frozenset[JobId] = frozenset()  # jobs that requests of the bridge ended or changed
+    altered: frozenset[SlurmNode] = frozenset()  # nodes of Slurm, the same
+    shown: frozenset[KubeNode] = frozenset()  # nodes of Kubernetes, the same
     removed: frozenset[Uid] = frozenset()  # pods that somebody else deleted
     writes: int = 0  # requests of the bridge, carried out, that change something

@@ -1,7 +1,8 @@
 """The node mirror at work: looks at all nodes of both sides when one changes, and once a second, and acts.
 
 What must stay true: nobody acts but the leader; after a write nobody looks before it can be seen, as what was done
-counts for what may be done; a node whose steps fail is left alone for a while, and the others go on.
+counts for what may be done, nor while Slurm's list may be wrong; a node whose steps fail is left alone for a while, and
+the others go on.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class NodesLoop:
             except TimeoutError:
                 pass
             self._news.clear()
-            seen = self._now() - self._watch.age() > self._written
+            seen = self._now() - self._watch.age() > self._written and not self._watch.doubtful
             if seen and self._leading() and self._mirror.ready():
                 try:
                     await self.look()
@@ -156,11 +157,11 @@ class NodesLoop:
     async def _allowed(self, pair: Pair, step: DrainNode) -> bool:
         """Asked by its name: lists may lack a node. Many at once may be an accident: the breaker is asked."""
         cause = cause_of(step.reason)
-        if cause in WORDS or step.over:
-            return True
         if cause is Cause.GONE and await self._there(home(pair)):
             log.warning("a node that no list shows is there", node=pair.name)
             return False
+        if cause in WORDS or step.over:
+            return True
         if self._guard.admit(pair.name):
             self._held.discard(pair.name)
             return True

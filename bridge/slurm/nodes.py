@@ -27,8 +27,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from bridge.core.drains import set_down
 from bridge.core.model import SlurmNode
-from bridge.core.nodes import NodeRecord
+from bridge.core.nodes import NodeRecord, mark
 from bridge.errors import Conflict, ProtocolError
 from bridge.slurm import translate, wire
 
@@ -82,15 +83,22 @@ class NodeRequests:
         *,
         comment: str | None = None,
         over: Callable[[str], bool] = lambda reason: False,
+        cluster: str = "",
     ) -> bool:
-        """Let nothing more start there. False: somebody has drained it already, and the reason stays theirs.
+        """Let nothing more start there. False: somebody has drained it already, and the reason stays theirs; or it is
+        the node of another cluster's bridge than `cluster`'s.
 
         `over`: may a drain with that reason be replaced? `comment` comes with it, or not at all.
         """
         found = await self.get(name)
+        known = mark(found.comment) if found.external else None
+        if known is not None and cluster not in ("", known.cluster):
+            return False
         if "FAIL" in found.states or ("DRAIN" in found.states and not over(found.reason)):
             return False
-        body: wire.Body = {"state": ["DRAIN"], "reason": translate.fitting(reason)}
+        body: wire.Body = {"state": ["DRAIN"]}
+        if not set_down(found):  # without a reason Slurm keeps theirs
+            body["reason"] = translate.fitting(reason)
         await self._update(name, body | _given(comment=comment))
         return True
 

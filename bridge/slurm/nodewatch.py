@@ -88,6 +88,11 @@ class NodeWatch:
         """The last question was asked in vain."""
         return self._failures > 0
 
+    @property
+    def doubtful(self) -> bool:
+        """The last list lacks nodes that the one before had. Another one is asked for: that one is believed."""
+        return any(missing.lists < 2 for missing in self.missing.values())
+
     def hint(self) -> None:
         """Some node changes about now: a poll follows."""
         self._rest.hint()
@@ -120,7 +125,7 @@ class NodeWatch:
 
     async def _look(self) -> None:
         asked = self._now()
-        due = asked - self._whole >= WHOLE or any(missing.lists < 2 for missing in self.missing.values())
+        due = asked - self._whole >= WHOLE or self.doubtful
         known = 0 if due else self._written
         listed = await (self._client.nodes.changed(known) if known else self._client.nodes.list())
         if listed is not None:

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from bridge.core.claims import pinned
-from bridge.core.model import JobId, SlurmNode
-from bridge.core.nodes import NodeRecord
+from bridge.core.model import JobId, KubeNode, SlurmNode
+from bridge.core.nodes import NodeMark, NodeRecord, marked
 from bridge.errors import Invalid, ProtocolError, UnknownOutcome
 from bridge.slurm.client import SlurmClient
 from tests.contract.slurm_fixture import Slurm, eventually, slurm_fixture, spec
@@ -136,6 +136,16 @@ async def test_what_somebody_says_over_our_drain_is_kept(
     assert await say(slurm, node, state=["RESUME"]) == 200
 
 
+async def test_a_node_of_another_clusters_bridge_is_not_drained(slurm: Slurm, node: SlurmNode) -> None:
+    if not registers(slurm.client):
+        pytest.skip("this Slurm has no nodes without slurmd")
+    theirs = marked("", NodeMark(cluster="another", node=KubeNode("n1")))
+    await slurm.client.nodes.update(node, comment=theirs)
+    assert not await slurm.client.nodes.drain(node, OURS, cluster="ours")
+    assert not (await found(slurm, node)).drained
+    assert await slurm.client.nodes.drain(node, OURS, cluster="another")
+
+
 async def test_a_drain_without_a_reason_over_ours_leaves_our_text(slurm: Slurm, node: SlurmNode) -> None:
     assert await slurm.client.nodes.drain(node, OURS)
     assert await say(slurm, node, state=["DRAIN"]) == 200
@@ -188,6 +198,17 @@ async def test_a_node_that_is_down_keeps_our_text_without_our_drain(slurm: Slurm
     record = await found(slurm, node)
     assert "DOWN" in record.states
     assert (record.drained, record.reason) == (False, OURS)
+    assert await say(slurm, node, state=["RESUME"]) == 200
+
+
+async def test_a_node_that_somebody_set_down_is_drained_with_their_reason(
+    slurm: Slurm, node: SlurmNode
+) -> None:
+    assert await say(slurm, node, state=["DOWN"], reason=THEIRS) == 200
+    assert await slurm.client.nodes.drain(node, OURS)
+    record = await found(slurm, node)
+    assert {"DOWN", "DRAIN"} <= record.states
+    assert record.reason == THEIRS
     assert await say(slurm, node, state=["RESUME"]) == 200
 
 

@@ -171,7 +171,7 @@ class World:
                 differs_for=self.now - self.differed.get(pair.name, self.now),
                 silent_for=60.0,
             )
-            for pair in pairs.join(self.nodes.values(), self.records.values())
+            for pair in pairs.join(self.nodes.values(), self.records.values(), CLUSTER)
         )
 
     def see(self, **changes: Any) -> dict[SlurmNode, Outlook]:

@@ -259,7 +259,7 @@ def test_a_node_that_slurm_does_not_reach_is_made_anew_when_it_is_empty(world: W
     world.booted -= 10_000
     world.settle()
     assert cause_of(world.records[N1].reason) is Cause.DEAF
-    assert "jobs name it" in texts(world)
+    assert "jobs or pods are there" in texts(world)
     world.run(N1, False)
     world.now += 301
     assert DeleteNode in kinds(world.settle())

@@ -49,6 +49,13 @@ def test_a_node_of_another_clusters_bridge_is_never_touched() -> None:
     assert told == [Reason.FOREIGN] * 3
 
 
+def test_a_node_is_registered_whatever_another_clusters_bridge_calls_its_own() -> None:
+    """Two clusters may each have a node of one name."""
+    world = World.of(kube("n1"), record("other-n1", node="n1", cluster="cluster-2"))
+    world.settle()
+    assert N1 in world.records
+
+
 def test_an_external_node_without_a_mark_is_taken_over_with_its_drain() -> None:
     """As the Go project leaves it."""
     reason = "slurm-bridge: Corresponding Kubernetes node (n1) is unschedulable"

@@ -54,7 +54,7 @@ def test_another_size_that_lasts_drains_waits_for_the_jobs_and_makes_the_record_
     world.now += 600
     assert DrainNode in kinds(world.settle())
     assert world.records[N1].reason.startswith("slurm-bridge: another size, to be re-created: CPUs 64 → 58")
-    assert "jobs name it" in texts(world)
+    assert "jobs or pods are there" in texts(world)
     world.run(N1, False)
     assert world.settle() == []
     assert "slurmctld remembers a job" in texts(world)

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from bridge.core.invariants import Violation, no_shared_gpu, placed_by_slurm, positive_evidence, violations
+from bridge.core.invariants import no_shared_gpu, placed_by_slurm, positive_evidence, violations
 from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, is_ended
 from bridge.core.picture import Change, Picture
 from bridge.core.takeover import label_of
 from bridge.core.twins import by_slurm_name
+from bridge.core.violation import Violation
 from bridge.kube import node_view, view
 from bridge.names import DISRUPTION_CONDITION, JOB_CONDITION, SCHEDULED_CONDITION
 from bridge.slurm import translate, wire

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 
 import httpx
 
-from bridge.core.invariants import Violation
 from bridge.core.model import Pod
+from bridge.core.violation import Violation
 from bridge.kube import view
 from tests import patience
 from tests.e2e import hindsight

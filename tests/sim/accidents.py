@@ -26,6 +26,7 @@ def kube(kind: str) -> Effect:
         "html": Answer(200, HTML),
         "empty-list": Answer(200, _pods([])),
         "foreign-list": Answer(200, _pods([_foreign_pod(number) for number in range(3)])),
+        "empty-nodes": Answer(200, _pods([]).replace(b"PodList", b"NodeList")),
     }
     return effects[kind]
 
@@ -40,6 +41,8 @@ def slurm(kind: str, route: str, times: int) -> Fault:
         return Fault(
             pattern=route, kind=Kind.STATUS, times=times, status=status, body=body, content_type=content_type
         )
+    if kind.endswith("-nodes"):
+        return Fault(pattern="^GET nodes/", kind=Kind.EDIT, times=times, edit=_EDITS[kind])
     return Fault(pattern="jobs/state", kind=Kind.EDIT, times=times, edit=_EDITS[kind])
 
 
@@ -87,6 +90,8 @@ _STATUS = {
 
 def _changed(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
     def edit(raw: bytes) -> bytes:
+        if not raw:  # nothing has changed since
+            return raw
         body = json.loads(raw)
         change(body)
         return json.dumps(body).encode()
@@ -102,6 +107,14 @@ def _short(body: dict[str, Any]) -> None:
     body["jobs"] = (body.get("jobs") or [])[1::2]
 
 
+def _no_nodes(body: dict[str, Any]) -> None:
+    body["nodes"] = []
+
+
+def _few_nodes(body: dict[str, Any]) -> None:
+    body["nodes"] = (body.get("nodes") or [])[1:]
+
+
 def _foreign(body: dict[str, Any]) -> None:
     body["jobs"] = [{"job_id": str(job), "state": ["RUNNING"]} for job in FOREIGN_JOBS]
 
@@ -110,4 +123,6 @@ _EDITS = {
     "empty-list": _changed(_empty),
     "short-list": _changed(_short),
     "foreign-list": _changed(_foreign),
+    "empty-nodes": _changed(_no_nodes),
+    "short-nodes": _changed(_few_nodes),
 }

@@ -119,6 +119,78 @@ class Cordon(Action, frozen=True):
     seconds: float
 
 
+# --- machines, where the nodes are mirrored ---------------------------------------------------------
+
+
+class Silence(Action, frozen=True):
+    """Ready says something else for so long."""
+
+    node: str  # "" = all of them
+    says: str  # "False" or "Unknown"
+    seconds: float
+
+
+class Taint(Action, frozen=True):
+    node: str
+    key: str
+    seconds: float
+
+
+class Unlabel(Action, frozen=True):
+    """For so long it is no external node."""
+
+    node: str
+    seconds: float
+
+
+class Gone(Action, frozen=True):
+    """The Node object is deleted; its kubelet makes another one later. Containers run on."""
+
+    node: str
+    seconds: float
+
+
+class Resize(Action, frozen=True):
+    """Something else is allocatable."""
+
+    node: str
+    cpus: int
+    gpus: int
+    seconds: float
+
+
+class Reboot(Action, frozen=True):
+    node: str
+
+
+class Rejects(Action, frozen=True):
+    """For so long kubelet takes no pod."""
+
+    node: str
+    seconds: float
+
+
+class Admin(Action, frozen=True):
+    """A person or a health check says in Slurm what is to become of a node."""
+
+    node: str
+    state: str  # DRAIN, DOWN, FAIL or RESUME
+    reason: str = ""
+    seconds: float = 0.0  # until they take it back; 0 = never
+
+
+class Reserve(Action, frozen=True):
+    node: str
+    seconds: float
+
+
+class Deaf(Action, frozen=True):
+    """slurmctld does not reach it; of an external node only another record mends that."""
+
+    node: str
+    seconds: float
+
+
 # --- Slurm ----------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ class Kubelets(Kubelet):
         self._clock = clock
         self._dying = dying
         self.containers: dict[str, Running] = {}  # by pod UID
+        self.rejects: set[str] = set()  # nodes whose kubelet takes no pod
 
     def finish(self, name: str, exit_code: int = 0, namespace: str = "default") -> Object:
         pod = super().finish(name, exit_code, namespace)
@@ -66,6 +67,10 @@ class Kubelets(Kubelet):
 
     def _start(self, pod: Object, node: str) -> None:
         meta = pod["metadata"]
+        if node in self.rejects:
+            status = {"status": {"phase": "Failed", "reason": "OutOfcpu"}}
+            self._world.storage.patch("pods", meta["namespace"], meta["name"], status, subresource="status")
+            return
         self.containers[meta["uid"]] = Running(
             name=meta["name"],
             namespace=meta["namespace"],

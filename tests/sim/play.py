@@ -12,17 +12,16 @@ import random
 import tempfile
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from bridge.core.identity import render
-from bridge.core.invariants import Violation, converged, quiet
+from bridge.core.invariants import quiet
 from bridge.core.jobid import IdRange, job_id
 from bridge.core.model import GroupKey, JobId, Mark, Uid, is_ended, is_granted
 from bridge.core.picture import Change
-from bridge.names import JOB_CONDITION, OPTION_PREFIX
+from bridge.core.violation import Violation
 from tests.sim import accidents
 from tests.sim.actions import (
     Action,
@@ -52,7 +51,10 @@ from tests.sim.actions import (
     Watch,
 )
 from tests.sim.controllers import Controllers
+from tests.sim.ending import LIMIT, resume_empty, unfinished
 from tests.sim.loop import Stuck, run
+from tests.sim.machines import Machines, is_ours
+from tests.sim.nodes import MIRROR
 from tests.sim.schedule import GPUS, Schedule
 from tests.sim.simulation import Simulation, mark_of
 from tests.sim.witness import Seen
@@ -60,9 +62,7 @@ from tests.worlds.slurm_faults import Fault, Kind
 from tests.worlds.slurm_jobs import WorldJob
 
 CALM = 1_500.0  # seconds in which everything must come right: longer than any grace, pause or exclusion
-_LIMIT = f"{OPTION_PREFIX}timelimit"
 BYSTANDER = "bystander"  # a pod of somebody else, whose changes move the API server's version on
-SHORT = 10  # minutes: a job with such a limit ends while everything calms down
 QUIET = 15.0  # seconds of nothing
 SHORTEST_START = (
     1.0  # seconds in which a slurmctld that was killed is back: two jobs of one number differ in the second
@@ -73,6 +73,8 @@ SETTINGS: dict[str, Any] = {
     "deathMargin": 5.0,
     "sweepInterval": 5.0,
 }  # shorter, in the same proportions
+MIN_JOB_AGE = 100.0  # the same: nodes wait for it
+WITH_NODES = MIRROR | {"nodeSettling": 20.0, "startFailures": 2, "startFailureWindow": 60.0}
 
 
 def play(schedule: Schedule) -> Seen | None:
@@ -92,17 +94,20 @@ async def _play(schedule: Schedule) -> Seen | None:
         latency=options.latency,
         ahead=options.ahead,
         thinking=options.thinking,
+        min_job_age=MIN_JOB_AGE if options.nodes else 300.0,
         pollInterval=options.poll,
         fastPath=options.fast,
         jobIds="held" if options.held else "chosen",
         **SETTINGS,
+        **(WITH_NODES if options.nodes else {}),
     )
     sim.slurm.start_delay = options.start_delay
     sim.slurm.books.open = schedule.seed % 2 == 1
     sim.slurm.asker = "alice" if options.held else "slurm"
     if options.lossy:
         sim.kube.loses = lambda: random.random() < 0.01
-    stage = _Stage(sim)
+        sim.witness.blind()
+    stage = _Stage(sim, options.nodes)
     with _Complaints(sim):
         try:
             await stage.go_through(schedule)
@@ -110,6 +115,7 @@ async def _play(schedule: Schedule) -> Seen | None:
         except _Failed:
             pass
         finally:
+            stage.close()
             await sim.close()
     return sim.witness.first
 
@@ -119,13 +125,18 @@ class _Failed(Exception):
 
 
 class _Stage:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Simulation, nodes: str) -> None:
         self._sim = sim
         self._now = asyncio.get_running_loop().time
         self._begun = self._now()
         self._busy_until = self._begun
         self._uids: dict[str, str] = {}
         self._controllers = Controllers(sim)
+        self._machines = Machines(sim, nodes, GPUS, self._later) if nodes else None
+
+    def close(self) -> None:
+        if self._machines is not None:
+            self._machines.close()
 
     async def go_through(self, schedule: Schedule) -> None:
         spec = {"schedulerName": "default-scheduler", "containers": []}
@@ -144,25 +155,25 @@ class _Stage:
         sim.kill_at_write = None
         if not sim.up():
             sim.start()
+        if self._machines is not None:
+            self._machines.calm()
         sim.witness.calm()
         for job in tuple(sim.slurm.jobs.values()):  # a crash may have undone that somebody let it go on
             self._resume(job.id)
-        deadline = self._now() + CALM
-        while left := self._unfinished():
-            if self._now() > deadline:
-                sim.witness.fail(left)
-            self._controllers.step()
-            if self._now() > deadline - CALM / 2:
-                self._resume_empty()
-            await self._pass(1.0)
+        await self._come_right()
+        if self._machines is not None and self._machines.give_back():  # nobody's word is left
+            await self._come_right()
         await self._fall_silent()
 
-    def _resume_empty(self) -> None:
-        """A person has looked at nodes that were drained because something might still run there: nothing does."""
-        used = {pod["spec"].get("nodeName") for pod in self._sim.pods()}
-        for node in tuple(self._sim.slurm.nodes.values()):
-            if node.drained and node.name not in used:
-                self._sim.slurm.set_node(replace(node, drained=False))
+    async def _come_right(self) -> None:
+        deadline = self._now() + CALM
+        while left := unfinished(self._sim, self._machines):
+            if self._now() > deadline:
+                self._sim.witness.fail(left)
+            self._controllers.step()
+            if self._now() > deadline - CALM / 2:
+                resume_empty(self._sim, self._machines)
+            await self._pass(1.0)
 
     async def _fall_silent(self) -> None:
         """Requests that are still under way may end; then nothing is written any more."""
@@ -175,28 +186,6 @@ class _Stage:
             if not found:
                 return
         sim.witness.fail(found[0])
-
-    def _unfinished(self) -> Violation | None:
-        """There is room for everybody, but where a node stays drained, as pods use there what Slurm doesn't count."""
-        seen = self._sim.witness.picture()
-        room = sum(1 for node in self._sim.slurm.nodes.values() if not node.drained)
-        for pod in seen.pods:
-            live = [job for job in seen.own(pod.uid) if not is_ended(job.states)]
-            if any("PENDING" in job.states and len(job.parts) > room for job in live):
-                continue  # components share no node, and no person looks at those that are drained
-            shown = pod.condition(JOB_CONDITION)
-            if not live and shown is not None and "sizes: most" in shown.message:
-                continue  # where Slurm numbers the jobs, pods of several sizes are refused, with what to do
-            short = (
-                any(0 < (job.time_limit or 0) <= SHORT for job in live) if live else _LIMIT in pod.annotations
-            )
-            less = not pod.node and any(node.drained for node in self._sim.slurm.nodes.values())
-            if not pod.ended and not less and (pod.phase != "Running" or short):
-                what = (
-                    "runs on, although its time is over" if short else "does not run, although there is room"
-                )
-                return Violation("converged", f"pod {pod.ref} {what}")
-        return next(iter(converged(seen)), None)
 
     async def _pass(self, seconds: float) -> None:
         if seconds > 0:
@@ -218,7 +207,7 @@ class _Stage:
             case Create(pod=pod, gpus=gpus, gated=gated, limit=limit):
                 if sim.pod(pod) is not None:
                     return
-                annotations = {_LIMIT: str(limit)} if limit else {}
+                annotations = {LIMIT: str(limit)} if limit else {}
                 meta = self._controllers.meta(pod) or {"annotations": annotations}
                 self._uids[pod] = sim.create(pod, gpus=gpus, gated=gated, **meta)
             case Gang(name=name, pods=pods, gpus=gpus, restart=restart, first=first):
@@ -244,11 +233,15 @@ class _Stage:
             case Rival(seconds=seconds):
                 if not sim.up("b"):
                     sim.start("b")
-                    self._later(seconds, lambda: asyncio.ensure_future(sim.crash("b")))
+                    sim.witness.leaders = 2
+                    self._later(seconds, lambda: asyncio.ensure_future(self._rival_goes()))
             case Clock(seconds=seconds):
                 sim.jump += seconds
             case KubeFault() | Watch() | Compact() | NodeAway() | Cordon():
                 self._in_kubernetes(action)
+            case _ if is_ours(action):
+                if self._machines is not None:
+                    self._machines.do(action)
             case _:
                 self._in_slurm(action)
 
@@ -263,6 +256,10 @@ class _Stage:
         self._sim.slurm.add(
             WorldJob(id=job, states=running, submitted=self._sim.wall(), admin_comment=render(mark))
         )
+
+    async def _rival_goes(self) -> None:
+        await self._sim.crash("b")
+        self._sim.witness.leaders = 1
 
     def _revive(self) -> None:
         self._sim.kill_at_write = None
@@ -281,18 +278,20 @@ class _Stage:
         kube = self._sim.kube
         match action:
             case KubeFault(kind=kind, verb=verb, times=times):
-                verb = "list" if kind.endswith("-list") else verb
-                resource = "pods" if kind.endswith("-list") else None
+                resource = {"-list": "pods", "nodes": "nodes"}.get(kind[-5:])
+                verb = "list" if resource else verb
                 kube.faults.plan(accidents.kube(kind), verb=verb, resource=resource, times=times)
             case Watch(how="cut"):
                 kube.cut_watches()
             case Watch(how="reset"):
                 kube.cut_watches(reset=True)
             case Watch(how="mute"):
+                self._sim.witness.blind()
                 kube.mute_watches()
             case Watch(how="repeat"):
                 kube.repeat_events()
             case Watch(how="drop"):
+                self._sim.witness.blind()
                 kube.drop_events()
             case Watch(how="delay"):
                 kube.delay_watches(3.0)
@@ -302,11 +301,19 @@ class _Stage:
                 kube.storage.patch("pods", "default", BYSTANDER, changed)
                 kube.compact()
             case NodeAway(node=node, seconds=seconds):
-                self._sim.set_ready(node, False)
-                self._later(seconds, lambda: self._sim.set_ready(node, True))
+                self._on_node(node, seconds, lambda on: self._sim.set_ready(node, not on))
             case Cordon(node=node, seconds=seconds):
-                self._sim.cordon(node, True)
-                self._later(seconds, lambda: self._sim.cordon(node, False))
+                self._on_node(node, seconds, lambda on: self._sim.cordon(node, on))
+
+    def _on_node(self, node: str, seconds: float, act: Callable[[bool], None]) -> None:
+        """Where it is there."""
+
+        def there(on: bool) -> None:
+            if self._sim.kube.get("nodes", node) is not None:
+                act(on)
+
+        there(True)
+        self._later(seconds, lambda: there(False))
 
     def _in_slurm(self, action: Action) -> None:
         slurm = self._sim.slurm
@@ -323,6 +330,7 @@ class _Stage:
                 slurm.down = True
                 self._later(seconds, lambda: setattr(slurm, "down", False))
             case SlurmHung(seconds=seconds, route=route):
+                self._sim.witness.hangs(seconds + 2.0)
                 fault = slurm.faults.add(Fault(pattern=route, kind=Kind.HANG, times=0))
                 self._later(seconds, lambda: slurm.faults.remove(fault))
             case JobEnds(pod=pod, state=state, part=part):

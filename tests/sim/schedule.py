@@ -13,37 +13,49 @@ from typing import ClassVar
 import msgspec
 
 from bridge.core.jobid import FAST
+from tests.sim import node_schedule
 from tests.sim.actions import (
     Action,
+    Admin,
     BooksAway,
     Clock,
     Compact,
     Cordon,
     Create,
+    Deaf,
     Delete,
     Finish,
     Foreign,
     Gang,
+    Gone,
     JobEnds,
     Kill,
     KillAtWrite,
     KubeFault,
     Native,
     NodeAway,
+    Reboot,
+    Rejects,
+    Reserve,
+    Resize,
     Retime,
     Rival,
+    Silence,
     SlurmCrash,
     SlurmDown,
     SlurmFault,
     SlurmHung,
     SlurmRestart,
     Suspend,
+    Taint,
+    Unlabel,
     Watch,
 )
 
 NODES = 3
 GPUS = 4  # a node
 FREES = frozenset({"ends", "delete", "crash"})  # what a newcomer may get before its time
+MIRRORED = 0.3  # of all schedules
 MORE = 20  # added to the weight of an action that is wanted
 ROOM = 8  # GPUs that the pods of a schedule ask for at most: all of them fit, whatever they are placed like
 
@@ -90,6 +102,7 @@ class Options(msgspec.Struct, frozen=True):
     fast: bool = True  # immediate allocations
     held: bool = False  # the token may not choose job ids
     ahead: float = 0.0  # seconds that slurmctld's clock is ahead of all others
+    nodes: str = ""  # what they are, where they are mirrored: one of `machines.KINDS`; "" = the mirror is off
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -98,6 +111,7 @@ class Step(msgspec.Struct, frozen=True):
         Create | Gang | Delete | Finish | Native | Foreign | Kill | KillAtWrite | Rival | Clock | KubeFault | Watch
         | Compact | NodeAway | Cordon | SlurmFault | SlurmRestart | SlurmCrash | SlurmDown | SlurmHung | JobEnds
         | Suspend | Retime | BooksAway
+        | Silence | Taint | Unlabel | Gone | Resize | Reboot | Rejects | Admin | Reserve | Deaf
     )  # fmt: skip
 
 
@@ -123,7 +137,9 @@ class _Hand:
 
     def __init__(self, rng: random.Random, more: Sequence[str]) -> None:
         self._rng = rng
-        self._weights = self.WEIGHTS | {kind: self.WEIGHTS[kind] + MORE for kind in more}
+        self._weights = self.WEIGHTS | {
+            kind: self.WEIGHTS[kind] + MORE for kind in more if kind in self.WEIGHTS
+        }
         self._pods: dict[str, int] = {}  # and their GPUs
         self._next = ""  # what shall come next
 
@@ -244,8 +260,9 @@ def member(gang: str, index: int) -> str:
 
 
 def draw(seed: int, more: Sequence[str] = ()) -> Schedule:
-    """`more`: kinds of action that shall come more often."""
-    rng = random.Random(seed)
+    """`more`: kinds of action that shall come more often. With one of nodes, every schedule is one of nodes."""
+    rng, of_nodes = random.Random(seed), random.Random(f"nodes {seed}")
+    mirrored = of_nodes.random() < MIRRORED or not node_schedule.WEIGHTS.keys().isdisjoint(more)
     options = Options(
         poll=rng.choice((0.1, 0.5, 0.5, 1.0)),
         latency=rng.choice((0.0, 0.0, 0.002, 0.04)),
@@ -256,6 +273,7 @@ def draw(seed: int, more: Sequence[str] = ()) -> Schedule:
         fast=rng.random() < 0.7,
         held=rng.random() < 0.15,
         ahead=rng.choice((0.0, 0.0, 0.0, 0.0, -2.0, 2.0)),
+        nodes=of_nodes.choice(node_schedule.KINDS) if mirrored else "",
     )
     hand = _Hand(rng, more)
     at = 0.0
@@ -263,6 +281,10 @@ def draw(seed: int, more: Sequence[str] = ()) -> Schedule:
     for _ in range(rng.randrange(6, 22)):
         steps.append(Step(at=round(at, 3), action=hand.action()))  # type: ignore[arg-type]
         at += rng.choice(PAUSES)
+        while mirrored and of_nodes.random() < node_schedule.SHARE:
+            befalls = node_schedule.draw(of_nodes, [f"n{i}" for i in range(1, NODES + 1)], more, MORE)
+            steps.append(Step(at=round(at, 3), action=befalls))  # type: ignore[arg-type]
+            at += of_nodes.choice(PAUSES)
     if any(isinstance(step.action, Rival) for step in steps):
         # Somebody else's job under our first id that comes or goes between the looks of two leaders: nothing that both
         # write first says which id is asked for (docs/safety.md, "A pod has one job").

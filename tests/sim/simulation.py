@@ -42,6 +42,9 @@ EXTENDER_TIMEOUT = 10.0  # kube-scheduler's patience with us
 DAY = 86_400.0
 SLACK = 150.0  # seconds beyond the grace of a boot in which the bridge puts right what slurmctld forgot
 
+TOLERATED = [
+    {"key": key, "operator": "Exists"} for key in (names.MANAGED_NODE_TAINT, names.UNAVAILABLE_TAINT)
+]
 
 # Most stories are not about nodes: without the mirror nothing is written to them but drains for the devices' sake.
 NO_MIRROR = dict.fromkeys(
@@ -72,6 +75,7 @@ class Simulation:
         latency: float = 0.0,
         ahead: float = 0.0,
         thinking: float = TICK,
+        min_job_age: float = 300.0,
         **changes: Any,
     ) -> None:
         self._time = asyncio.get_running_loop().time
@@ -82,7 +86,7 @@ class Simulation:
         self.slurm = SlurmWorld(
             tuple(WorldNode(f"n{i}", gpus=gpus) for i in range(1, nodes + 1)),
             clock=lambda: self.wall() + ahead,
-            min_job_age=300.0,
+            min_job_age=min_job_age,
         )
         self.slurm.booted -= DAY
         self.slurm.came_up -= DAY
@@ -199,6 +203,7 @@ class Simulation:
             "schedulerName": names.SCHEDULER_NAME,
             "terminationGracePeriodSeconds": grace,
             "containers": [{"name": "c", "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": str(gpus)}}}],
+            **({"tolerations": TOLERATED} if self.settings.nodes.taintNodes else {}),
             **(asks or {}),
         }
         if gated:

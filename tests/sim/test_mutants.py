@@ -14,16 +14,19 @@ from typing import Any
 import pytest
 
 from bridge.apply import WriteDoor
-from bridge.core import answers, jobid, lifecycle, placed, waiting
+from bridge.core import answers, drains, jobid, lifecycle, mirror, placed, rooms, waiting
 from bridge.core.ends import end_pods, evidence
 from bridge.core.facts import Facts, Member, Sight
 from bridge.core.grouping import pod as pod_kind
 from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Pod
+from bridge.core.nodes import Room
 from bridge.core.steps import Decision, EndJob, Forsake, Release
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import NotFound
 from bridge.kube import store
-from bridge.names import NODE_ANNOTATION
+from bridge.ledger import Ledger
+from bridge.loops.nodes import NodesLoop
+from bridge.names import DRAIN_PREFIX, NODE_ANNOTATION
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.watch import JobWatcher
 from tests.sim.actions import Create, JobEnds, SlurmDown
@@ -184,7 +187,61 @@ def _slurm_ends_pods_at_their_limits(patch: Patch) -> None:
     patch.setattr(placed, "user_end", lambda *_: None)
 
 
+# --- of nodes --------------------------------------------------------------------------------------
+
+
+def _our_prefix_anywhere(patch: Patch) -> None:
+    known = drains.cause_of
+
+    def cause_of(reason: str) -> drains.Cause | None:
+        return known(reason[reason.find(DRAIN_PREFIX) :]) if DRAIN_PREFIX in reason else None
+
+    patch.setattr(drains, "cause_of", cause_of)
+
+
+def _a_list_without_nodes_is_believed(patch: Patch) -> None:
+    async def there(*_: object) -> bool:
+        return False
+
+    patch.setattr(NodesLoop, "_there", there)
+
+
+def _nothing_lingers(patch: Patch) -> None:
+    patch.setattr(Ledger, "lingering", lambda *_: "")
+
+
+def _there_is_always_room(patch: Patch) -> None:
+    patch.setattr(rooms, "room", lambda *_: Room(drains=99, recreations=99))
+
+
+def _every_node_is_ours(patch: Patch) -> None:
+    patch.setattr(mirror, "_stranger", lambda *_: "")
+
+
+def _one_cause_at_a_time(patch: Patch) -> None:
+    decide = drains.decide
+
+    def hasty(record: Any, present: Any, known: Any, **others: Any) -> Any:
+        ours = drains.standing(record)
+        rest = [one for one in present if ours in (None, one.cause)]
+        return decide(record, rest, known, **others)
+
+    patch.setattr(drains, "decide", hasty)
+
+
+def _what_was_not_ours_is_lifted(patch: Patch) -> None:
+    patch.setattr(drains, "by_others", lambda *_: False)
+    patch.setattr(drains, "standing", lambda record: drains.Cause.CORDONED if record.drained else None)
+
+
 MUTANTS: Iterable[Mutant] = (
+    Mutant("our prefix counts anywhere", _our_prefix_anywhere, ("admin", "node_cordon")),
+    Mutant("a list without a node is believed", _a_list_without_nodes_is_believed, ("node_list", "compact")),
+    Mutant("nothing lingers on a node", _nothing_lingers, ("node_cordon", "ends")),
+    Mutant("there is always room for one more drain", _there_is_always_room, ("silence",)),
+    Mutant("every external node is ours", _every_node_is_ours, ("node_cordon",)),
+    Mutant("a drain goes with its first cause", _one_cause_at_a_time, ("node_cordon", "node_taint")),
+    Mutant("drains of others are lifted", _what_was_not_ours_is_lifted, ("admin",)),
     Mutant("a job that is not listed has ended", _absent_is_gone, ("crash", "slurm_fault")),
     Mutant("404 is the end of a job", _404_is_an_end, ("crash", "slurm_fault")),
     Mutant("chosen ids are forgotten", _chosen_ids_are_forgotten),

@@ -15,6 +15,7 @@ from bridge.names import (
     EXTERNAL_NODE_LABEL,
     MANAGED_NODE_TAINT,
 )
+from tests.sim import accidents
 from tests.sim.nodes import (
     FAN,
     PROMISED,
@@ -225,6 +226,38 @@ def test_a_node_list_that_lacks_nodes_drains_none_of_them(tmp_path: Path) -> Non
         assert sim.slurm.count("POST node/n1") == 1, "its mark, at the beginning"
 
     stage(tmp_path, scene)
+
+
+def test_a_first_list_without_nodes_costs_a_drained_node_nothing(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        pressure(sim, True)
+        await sim.until(lambda: slurm(sim, "n1").drained, PROMISED)
+        before = slurm(sim, "n1")
+        await sim.crash()
+        sim.kube.faults.plan(accidents.kube("empty-nodes"), verb="list", resource="nodes", times=1)
+        sim.start()
+        await asyncio.sleep(120.0)
+        assert slurm(sim, "n1") == before
+
+    stage(tmp_path, scene)
+
+
+def test_a_machine_is_given_back_only_when_the_pods_of_ended_jobs_have_ended(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.create("p", grace=20)
+        await sim.until(lambda: running(sim, "p"), 10.0)
+        node = sim.slurm.jobs[sim.job_of("p")].nodes[0]
+        sim.cordon(node, True)
+        await sim.until(lambda: slurm(sim, node).drained, PROMISED)
+        sim.slurm.end(sim.job_of("p"), "TIMEOUT")
+        sim.cordon(node, False)
+        await asyncio.sleep(10.0)
+        assert slurm(sim, node).drained
+        assert sim.kubelet.containers
+        await sim.until(lambda: not slurm(sim, node).drained, 30.0)
+        assert not sim.kubelet.containers
+
+    stage(tmp_path, scene, dying=1.0)
 
 
 def test_many_machines_that_go_at_once_are_drained_only_after_two_more_looks(tmp_path: Path) -> None:

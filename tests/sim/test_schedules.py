@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bridge.core.invariants import Violation
+from bridge.core.violation import Violation
 from tests.sim.actions import Create, Delete, Kill
 from tests.sim.play import play
 from tests.sim.runner import Past, run_seeds, story

@@ -17,19 +17,24 @@ import msgspec
 from bridge.config import Settings
 from bridge.core.grouping.wishes import ON_FAILURE
 from bridge.core.identity import remembered
-from bridge.core.invariants import (
-    Violation,
-    bound_on_a_grant,
-    containers_first,
-    positive_evidence,
-    violations,
+from bridge.core.invariants import bound_on_a_grant, containers_first, positive_evidence, violations
+from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, Uid, is_ended, torn
+from bridge.core.nodeinvariants import (
+    drains_are_true,
+    few_at_once,
+    holders_kept,
+    strangers_kept,
+    taint_stays,
+    words_stand,
 )
-from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, Uid, is_ended, torn
+from bridge.core.nodes import NodeRecord
 from bridge.core.picture import Change, Picture
 from bridge.core.twins import by_slurm_name
+from bridge.core.violation import Violation
 from bridge.kube import node_view, view
-from bridge.slurm import components, translate, wire
+from bridge.slurm import components, nodes, translate, wire
 from tests.sim.kubelets import Kubelets
+from tests.worlds import slurm_nodes
 from tests.worlds.kube import KubeWorld
 from tests.worlds.kube_merge import Object
 from tests.worlds.slurm import SlurmWorld
@@ -41,6 +46,9 @@ VIEW = {
     positive_evidence: 6.0,
     containers_first: 6.0,
 }  # seconds: on looks so old these acts may rest
+# The same of acts on nodes that rest on a look at Kubernetes' nodes, and at Slurm's.
+NODES_SEEN = {drains_are_true: 20.0, taint_stays: 20.0, strangers_kept: 20.0}
+RECORDS_SEEN = {words_stand: 1.0, few_at_once: 1.0, holders_kept: 1.0, taint_stays: 6.0}
 PATIENCE = 700.0  # seconds: longer than the longest time in which a watch may be blind
 LIMIT_MARGIN = 60.0
 HEED = 90.0  # seconds without trouble in which a pod whose time is over has gone
@@ -85,6 +93,14 @@ class Witness:
         self._gone: dict[str, Pod] = {}
         self._jobs: dict[JobId, tuple[WorldJob, JobRecord]] = {}
         self._nodes: tuple[int, dict[SlurmNode, Node]] = (0, {})
+        self._settings = settings.nodes
+        self._mirrors = settings.nodes.nodeStateToSlurm
+        self._records: dict[SlurmNode, tuple[object, NodeRecord]] = {}
+        self._drained: dict[SlurmNode, float] = {}  # since when, by slurmctld's clock
+        self._former: deque[tuple[Picture, float]] = deque()  # of nodes, and until when they were so
+        self._blind = False  # a watch has lost something, and may lack it until everything is listed again
+        self._hung = 0.0  # until when requests may be carried out that were sent long before
+        self.leaders = 0  # that may all believe that they lead
         self._calm = math.inf  # since when
         self._removed: set[Uid] = set()
         self._ended: set[JobId] = set()  # by the bridge
@@ -109,19 +125,34 @@ class Witness:
             for pod in before.pods:
                 if not pod.deleted and ((now := left.get(pod.uid)) is None or now.deleted):
                     self._removed.add(pod.uid)
-        job = self._slurm.serving
+        job, node = self._slurm.serving, self._slurm.serving_node
         touched = frozenset({job}) if job is not None else frozenset()
         self.before = after
         self._recent.append((before, after.now))
         while after.now - self._recent[0][1] > max(VIEW.values()):
             self._recent.popleft()
+        if self._mirrors and (before.nodes is not after.nodes or before.records != after.records):
+            self._former.append((before, after.now))
+            while after.now - self._former[0][1] > PATIENCE:
+                self._former.popleft()
         if self.first is not None:
             return
-        change = Change(before=before, after=after, touched=touched, removed=frozenset(self._removed))
+        change = Change(
+            before=before,
+            after=after,
+            touched=touched,
+            altered=frozenset({SlurmNode(node)} if node and self._mirrors else ()),
+            shown=frozenset(self._shown(before, after) if self._kube.serving and self._mirrors else ()),
+            removed=frozenset(self._removed),
+        )
         for found in (*violations(change), *self._own_ends(change)):
             if not self._was_right(change, found):
                 self.fail(found)
                 return
+
+    def _shown(self, before: Picture, after: Picture) -> Iterator[KubeNode]:
+        if before.nodes is not after.nodes:
+            yield from (node.name for name, node in after.nodes.items() if before.nodes.get(name) is not node)
 
     def _own_ends(self, change: Change) -> Iterator[Violation]:
         """What the bridge cancelled itself is no person's wish that a waiting pod goes."""
@@ -157,6 +188,22 @@ class Witness:
                     before = replace(picture, pods=change.before.pods, jobs=jobs)
                     if not any(about in still.text for still in holds(replace(change, before=before))):
                         return True
+        return self._mirrors and self._was_right_of_nodes(change, found)
+
+    def _was_right_of_nodes(self, change: Change, found: Violation) -> bool:
+        now = change.after.now
+        for holds, age in NODES_SEEN.items():
+            age = PATIENCE if self._blind or now < self._hung else age
+            for picture, until in self._former if holds.__name__ == found.invariant else ():
+                seen = replace(change, before=replace(change.before, nodes=picture.nodes))
+                if now - until <= age and not holds(seen):
+                    return True
+        for holds, age in RECORDS_SEEN.items():
+            age = PATIENCE if now < self._hung else age
+            for picture, until in self._former if holds.__name__ == found.invariant else ():
+                seen = replace(change, before=replace(change.before, records=picture.records))
+                if now - until <= age and not holds(seen):
+                    return True
         return False
 
     def _restarting(self) -> Iterator[Uid]:
@@ -169,6 +216,14 @@ class Witness:
         named = {uid for job in self.before.jobs if job.mark is not None for uid in job.mark.uids}
         for uid in [uid for uid in self._gone if uid not in named]:
             del self._gone[uid]
+
+    def blind(self) -> None:
+        """Something of what Kubernetes told was lost."""
+        self._blind = True
+
+    def hangs(self, seconds: float) -> None:
+        """Requests to Slurm may be carried out so late."""
+        self._hung = max(self._hung, self._wall() + seconds)
 
     def calm(self) -> None:
         """From now on nothing is in anybody's way."""
@@ -195,7 +250,14 @@ class Witness:
             restarts=frozenset(self._restarting()),
             jobs=tuple(self._whole()),
             nodes=self._node_table(),
-            drained=frozenset(SlurmNode(name) for name, node in self._slurm.nodes.items() if node.drained),
+            drained=self._closed(),
+            records=self._node_records() if self._mirrors else {},
+            since=dict(self._drained) if self._mirrors else {},
+            author=self._slurm.asker,
+            drain_taints=self._settings.drainTaints,
+            drain_share=self._settings.drainShare,
+            recreation_share=self._settings.recreationShare,
+            alone=self.leaders < 2,
             booted=math.floor(self._slurm.came_up),  # as Slurm tells starts: whole seconds
             boot_grace=self._boot_grace,
             repair=self._repair,
@@ -205,6 +267,31 @@ class Witness:
             heeds_limits=self._clock() - self._calm > HEED,
             handover=False,
         )
+
+    def _closed(self) -> frozenset[SlurmNode]:
+        """Slurm starts nothing there: without the mirror only drains do that, and no record ever goes."""
+        known = self._slurm.nodes
+        if not self._mirrors:
+            return frozenset(SlurmNode(name) for name, node in known.items() if node.drained)
+        lacking = (name for name in self._node_table() if name not in known)
+        return frozenset([*(SlurmNode(name) for name, node in known.items() if node.closed), *lacking])
+
+    def _node_records(self) -> dict[SlurmNode, NodeRecord]:
+        found: dict[SlurmNode, NodeRecord] = {}
+        for name, node in self._slurm.nodes.items():
+            jobs = slurm_nodes.on(self._slurm, name)
+            now = (node, *jobs)
+            known = self._records.get(SlurmNode(name))
+            if known is None or known[0] != now:
+                shown_node = slurm_nodes.shown(node, jobs, external=True)
+                known = (now, nodes.record(msgspec.convert(shown_node, wire.Node)))
+                self._records[SlurmNode(name)] = known
+            found[SlurmNode(name)] = known[1]
+            if node.drained:
+                self._drained.setdefault(SlurmNode(name), self._slurm.clock())
+            else:
+                self._drained.pop(SlurmNode(name), None)
+        return found
 
     def _known(self) -> Iterator[WorldJob]:
         """What slurmctld has, and ends that it has forgotten since and slurmdbd tells whoever asks."""

@@ -75,6 +75,7 @@ class SlurmWorld(Cluster):
         self.requests: list[str] = []  # "GET job/{id}"
         self._since: int | None = None  # of the question that is answered now: Unix seconds
         self.serving: JobId | None = None  # a client's request changes this job now
+        self.serving_node = ""  # and this node
         self._hanging: set[asyncio.Task[Answer]] = set()
 
     def count(self, request: str) -> int:
@@ -226,12 +227,13 @@ class SlurmWorld(Cluster):
         owner, self.asker = self.asker, self.users_of_tokens.get(given, self.asker)
         try:
             self.serving = None if request.startswith("GET") else job
+            self.serving_node = _node_of(request, raw)
             return self._handle(request, job, raw)
         except Refused as refusal:
             status = 404 if refusal.code == 2017 else 422 if self.version >= 43 else 500
             return self._refused(status, refusal.code, refusal.text)
         finally:
-            self.serving = None
+            self.serving, self.serving_node = None, ""
             self.asker = owner
 
     def _handle(self, request: str, job: JobId, raw: bytes) -> Answer:
@@ -239,8 +241,11 @@ class SlurmWorld(Cluster):
         match request:
             case "GET conf":
                 meta = {"BOOT_TIME": int(self.booted), "LastUpdate": int(self.clock())}
-                conf = {"SlurmUser": "slurm", "AccountingStorageType": "accounting_storage/slurmdbd"}
-                conf["PreemptType"] = self.preempts
+                conf: dict[str, Any] = {
+                    "SlurmUser": "slurm",
+                    "AccountingStorageType": "accounting_storage/slurmdbd",
+                }
+                conf |= {"PreemptType": self.preempts, "MinJobAge": int(self._min_job_age)}
                 return self._ok({"slurm_conf_meta": meta, "slurm_conf": conf})
             case "GET diag/":
                 times = {"req_time": number(int(self.clock())), "req_time_start": number(int(self.booted))}
@@ -346,6 +351,15 @@ def _route(method: str, rest: str) -> tuple[str, JobId]:
         if found is not None and method == wanted:
             return route, JobId(int(found[1]) if found.groups() else 0)
     return rest, JobId(0)
+
+
+def _node_of(request: str, raw: bytes) -> str:
+    """The node that a request changes, if any."""
+    method, _, route = request.partition(" ")
+    if route == NEW_NODE:
+        named = re.search(r"NodeName=([^\s\"]+)", raw.decode(errors="replace"))
+        return named[1] if named else ""
+    return route.removeprefix("node/") if method != "GET" and route.startswith("node/") else ""
 
 
 def _spoil(fault: Fault | None, answer: Answer) -> Answer:

@@ -53,7 +53,8 @@ class Cluster(slurm_nodes.NodeTable):
         self._next_native = 1
         self._changes = 0
         self._looked = -1  # the value of _changes when nothing more could be started
-        self._history: list[tuple[float, dict[JobId, WorldJob]]] = [(clock(), {})]
+        self._history: list[tuple[float, dict[JobId, WorldJob], dict[str, WorldNode]]] = []
+        self._remember()
 
     # --- what Slurm does --------------------------------------------------------------------------
 
@@ -285,25 +286,26 @@ class Cluster(slurm_nodes.NodeTable):
 
     def restart(self) -> None:
         """Clean: everything is restored; only the boot time tells."""
-        self.came_up = self.clock()
+        self.came_up = self.nodes_changed = self.clock()
         self.booted = max(self.clock(), self.booted + 1)
 
     def crash(self, seconds: float) -> None:
-        """kill -9: what happened in the last `seconds` is undone; ids given meanwhile are free again."""
+        """kill -9: what happened in the last `seconds`, to jobs and nodes, is undone; ids given meanwhile are free."""
         since = self.clock() - seconds
         self._changes += 1
         before = self.jobs
-        self.jobs = dict(next((jobs for when, jobs in reversed(self._history) if when <= since), {}))
+        known = next((known for known in reversed(self._history) if known[0] <= since), None)
+        jobs, nodes = known[1:] if known is not None else ({}, self._history[0][2])
+        self.jobs, self.nodes = dict(jobs), dict(nodes)
         lost = (job for job in before.keys() - self.jobs.keys() if before[job].submitted > since)
         self._next_native = min((self._next_native, *lost))
-        self._history = [(-math.inf, dict(self.jobs))]  # it is on disk: another crash loses no more
+        self._history = [(-math.inf, jobs, nodes)]  # it is on disk: another crash loses no more
         self.restart()
         self.on_change()
 
     # --- inside -----------------------------------------------------------------------------------
 
     def _put(self, job: WorldJob, *, gone: bool = False) -> None:
-        now = self.clock()
         self._changes += 1
         if job.gpus:
             slurm_nodes.used(self, job, gone=gone)
@@ -311,12 +313,16 @@ class Cluster(slurm_nodes.NodeTable):
             self.jobs.pop(job.id, None)
         else:
             self.jobs[job.id] = job
+        self._remember()
+        self.on_change()
+
+    def _remember(self) -> None:
+        now = self.clock()
         if self._history and self._history[-1][0] == now:
             self._history.pop()
-        self._history.append((now, dict(self.jobs)))
+        self._history.append((now, dict(self.jobs), dict(self.nodes)))
         while len(self._history) > 1 and self._history[1][0] < now - HISTORY:
             del self._history[0]
-        self.on_change()
 
     def _start(self, placed: WorldJob) -> None:
         now = self.clock()

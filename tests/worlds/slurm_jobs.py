@@ -44,8 +44,8 @@ class WorldNode:
 
     @property
     def closed(self) -> bool:
-        """Nothing starts there."""
-        return self.drained or self.failing or self.down or self.silent
+        """Nothing starts there, but for whom it is reserved."""
+        return self.drained or self.failing or self.down or self.silent or bool(self.reservation)
 
 
 @dataclass(frozen=True, kw_only=True)
