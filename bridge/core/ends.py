@@ -86,13 +86,19 @@ def evidence(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> Verdict | 
                 f"the pod's job vanished from Slurm, and job {record.id} waits for its place: {record.reason}"
             )
         return Verdict(Reason.JOB_ENDED, text)
-    lost = [pod for pod in pods if pod.node and _elsewhere(facts, record, pod)]
-    if "RUNNING" in record.states and record.nodes and lost:
+    if lost := displaced(facts, record, pods):
         places = ",".join(record.nodes)
         return Verdict(
             Reason.JOB_ENDED, f"job {record.id} now holds {places}, not the pod's node {lost[0].node}"
         )
     return None
+
+
+def displaced(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> list[Pod]:
+    """Those whose node the job, which runs, does not hold, since slurmctld has settled: it may hold another's."""
+    if facts.boot_grace or "RUNNING" not in record.states or not record.nodes or torn(record.states):
+        return []
+    return [pod for pod in pods if pod.node and not pod.deleted and _elsewhere(facts, record, pod)]
 
 
 def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord, Verdict] | None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from bridge.core.attempt import of_pod
 from bridge.core.conditions import job_condition, worth_writing
+from bridge.core.ends import displaced
 from bridge.core.facts import Facts, Member
 from bridge.core.grouping import build
 from bridge.core.grouping.gangs import digest, family_uid, generation_of
@@ -147,9 +148,12 @@ def seated(facts: Facts) -> Facts:
     return replace(facts, group=build(group.key, pods, group.workload, group.owners, group.gang))
 
 
-def concerned(running: Sequence[Member], record: JobRecord) -> list[Member]:
-    """Who goes with the job. A member without a node has had nothing of it, and begins anew with those who come for the
-    others; but a person's cancel, or a deadline, means it as well."""
+def concerned(facts: Facts, running: Sequence[Member], record: JobRecord) -> list[Member]:
+    """Who goes with the job: of one that began anew on other nodes those alone that have no place in it. A member
+    without a node has had nothing of it, and begins anew with those who come for the others; but a person's cancel, or
+    a deadline, means it as well."""
+    if lost := displaced(facts, record, [m.pod for m in running]):
+        return [m for m in running if m.pod in lost]
     meant = record.states & {"CANCELLED", "DEADLINE"} and "REVOKED" not in record.states
     return [m for m in running if m.pod.node or meant]
 

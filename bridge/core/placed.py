@@ -70,7 +70,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
     ended = ended or over or _preempting(record)
     ended = ended or gangs.bereft(facts, running, record) or gangs.half_started(facts, running, record)
     if ended is not None:
-        return end_pods(facts, gangs.concerned(running, record), record, ended)
+        return end_pods(facts, gangs.concerned(facts, running, record), record, ended)
     joining = waiting.joining(facts, running, record)
     return Decision(
         verdict=joining.verdict if joining is not None else _running_verdict(running, record),
