@@ -237,8 +237,9 @@ def positive_evidence(change: Change) -> Iterator[str]:
     """The bridge deletes a pod only because the record of a job of its own says that its place is lost.
 
     For a pod on a node: the job that holds it ended, is being preempted, or is within grace and margin of its time
-    limit; somebody cancelled the job that asked for its place anew; or slurmctld, settled again after a boot, has the
-    pod's job elsewhere or waiting, refused to give it its place anew, or has none while the pod's time limit is over.
+    limit; somebody cancelled the job that asked for its place anew, or that a crash had made wait again; or slurmctld,
+    settled again after a boot, has the pod's job elsewhere or waiting, refused to give it its place anew, or has none
+    while the pod's time limit is over.
     For one that waits: its job was cancelled, or missed its deadline. A NODE_FAIL says nothing while slurmctld settles.
     Of a gang that is to restart as a whole: another of its pods was lost.
     """

@@ -34,7 +34,7 @@ class Controllers:
     ) -> dict[str, str]:
         """A Job and its pods: name → UID."""
         if self._sim.settings.slurm.jobIds == "held":
-            first = None  # pods of several sizes would be refused
+            gpus, first = min(gpus, gpus if first is None else first), None  # several sizes would be refused
         notes = {GANG: "true", key("sizes"): "own"} | ({ON_FAILURE: "restart-gang"} if restart else {})
         body = {
             "metadata": {"name": name, "namespace": "default", "annotations": notes},
