@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
@@ -12,8 +12,8 @@ import pytest
 from tests.e2e import kube as k
 from tests.e2e.kube import Object
 from tests.e2e.scene import Scene
-from tests.e2e.stack import Stack
-from tests.e2e.stages import own, staged
+from tests.e2e.stack import Stack, command
+from tests.e2e.stages import CHOSEN, HELD, in_both_modes, opened, own
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.real
@@ -28,25 +28,30 @@ TAKEOVER = 40.0
 
 
 @pytest.fixture(scope="module")
-def replicas() -> Iterator[Stack]:
+def stack() -> Iterator[Stack]:
     # Slurm remembers all jobs of the test, so that the invariants can be checked at its end.
     with own("replicas", "--replicas", "2", "--min-job-age", "7200") as found:
         yield found
 
 
-@pytest.fixture
-def scene(replicas: Stack) -> Iterator[Scene]:
-    with staged(replicas) as found:
+@pytest.fixture(scope="module")
+def held_stack(held_stack: Stack) -> Iterator[Stack]:
+    with opened(held_stack.name, "--replicas", "2") as found:
         yield found
+    command("up", held_stack.name, "--replicas", "1")
+    held_stack.wait_leading()
 
 
 @pytest.mark.timeout(2400)
+@pytest.mark.parametrize(
+    ("scene", "moments"), [(CHOSEN, MOMENTS), (HELD, MOMENTS[::5])], indirect=["scene"], ids=[CHOSEN, HELD]
+)
 def test_the_leader_is_killed_at_every_stage_of_a_burst_and_the_other_goes_on(
-    scene: Scene,
+    scene: Scene, moments: Sequence[int]
 ) -> None:
     figures = []
     uids: set[str] = set()
-    for moment in MOMENTS:
+    for moment in moments:
         with ThreadPoolExecutor(1) as creator:
             burst = creator.submit(_create, scene, moment)
             late, led, bound = _kill_the_leader(scene, moment)
@@ -65,7 +70,7 @@ def test_the_leader_is_killed_at_every_stage_of_a_burst_and_the_other_goes_on(
     jobs = scene.real_jobs_of(uids)
     labels = [k.job_label(scene.witness.last[uid]) for uid in uids]
     assert sorted(job.id for job in jobs) == sorted(labels)
-    assert len(set(labels)) == len(uids) == (BURST + 1) * len(MOMENTS)
+    assert len(set(labels)) == len(uids) == (BURST + 1) * len(moments)
     assert {frozenset(job.states - {"COMPLETING"}) for job in jobs} == {frozenset({"COMPLETED"})}
 
 
@@ -110,6 +115,7 @@ def _has_run(scene: Scene, uids: Collection[str]) -> None:
     eventually("every pod of the burst has run", done, within=90, every=0.2)
 
 
+@in_both_modes
 def test_while_nobody_leads_a_follower_lets_kube_scheduler_bind_what_was_granted(
     scene: Scene,
 ) -> None:
@@ -140,6 +146,7 @@ def _nobody_leads_for_a_minute(scene: Scene) -> None:
     scene.kube.must("PATCH", LEASE, {"spec": spec}, kind=k.MERGE)
 
 
+@in_both_modes
 def test_a_hung_leader_is_replaced_and_comes_back_without_a_second_job(scene: Scene) -> None:
     stack = scene.stack
     victim = eventually("a bridge leads", stack.leader)
