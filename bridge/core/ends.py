@@ -98,7 +98,7 @@ def displaced(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> list[Pod]
     """Those whose node the job, which runs, does not hold, since slurmctld has settled: it may hold another's."""
     if facts.boot_grace or "RUNNING" not in record.states or not record.nodes or torn(record.states):
         return []
-    return [pod for pod in pods if pod.node and not pod.deleted and _elsewhere(facts, record, pod)]
+    return [pod for pod in pods if pod.node and _elsewhere(facts, record, pod)]
 
 
 def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord, Verdict] | None:

@@ -152,7 +152,7 @@ def concerned(facts: Facts, running: Sequence[Member], record: JobRecord) -> lis
     """Who goes with the job: of one that began anew on other nodes those alone that have no place in it. A member
     without a node has had nothing of it, and begins anew with those who come for the others; but a person's cancel, or
     a deadline, means it as well."""
-    if lost := displaced(facts, record, [m.pod for m in running]):
+    if lost := displaced(facts, record, [m.pod for m in running if not m.pod.deleted]):
         return [m for m in running if m.pod in lost]
     meant = record.states & {"CANCELLED", "DEADLINE"} and "REVOKED" not in record.states
     return [m for m in running if m.pod.node or meant]
