@@ -290,7 +290,8 @@ def ahead_of_limits(change: Change) -> Iterator[str]:
 
 @_invariant
 def converged(picture: Picture) -> Iterator[str]:
-    """No business is left: pods run with their job or wait with a reason, and no job is without a pod.
+    """No business is left: pods run with their job or wait with a reason, and no job is without a pod, or held beside
+    another one.
 
     Tolerated: a pod without its job on a drained node, or of a gang that has one on such a node, as places that
     slurmctld forgot can't be given back there. Ask when the bridge has had its time.
@@ -316,6 +317,10 @@ def converged(picture: Picture) -> Iterator[str]:
             continue
         if wanted.isdisjoint(job.mark.uids):
             yield f"job {job.id} is {'+'.join(sorted(job.states))} and none of {', '.join(job.mark.pods)} needs it"
+        elif "PENDING" in job.states and job.reason == held.REASON:
+            beside = (other for uid in job.mark.uids for other in picture.own(uid) if other.id != job.id)
+            if (other := next((one for one in beside if not is_ended(one.states)), None)) is not None:
+                yield f"job {job.id} is still held beside job {other.id} of {', '.join(job.mark.pods)}"
 
 
 def _barred(picture: Picture, pod: Pod) -> bool:
