@@ -294,7 +294,7 @@ def converged(picture: Picture) -> Iterator[str]:
     another one.
 
     Tolerated: a pod without its job on a drained node, or of a gang that has one on such a node, as places that
-    slurmctld forgot can't be given back there. Ask when the bridge has had its time.
+    slurmctld forgot can't be given back there, or came back with others' devices. Ask when the bridge has had its time.
     """
     for pod in picture.pods:
         own = [job for job in picture.own(pod.uid) if not is_ended(job.states)]
@@ -308,7 +308,8 @@ def converged(picture: Picture) -> Iterator[str]:
             ):
                 yield f"pod {pod.ref} runs on {pod.node} and its job does not: {_told(picture.own(pod.uid))}"
         elif any(is_granted(job.states) for job in own):
-            yield f"pod {pod.ref} has a grant and is not bound: {_told(own)}"
+            if not _barred(picture, pod):
+                yield f"pod {pod.ref} has a grant and is not bound: {_told(own)}"
         elif not own and ((shown := pod.condition(JOB_CONDITION)) is None or shown.reason not in RESTING):
             yield f"pod {pod.ref} waits without a job"
     wanted = {pod.uid for pod in picture.pods if not pod.ended} | {pod.uid for pod in picture.living()}

@@ -349,3 +349,11 @@ def test_business_that_is_left_is_named(seen: Picture, text: str) -> None:
 )
 def test_where_nothing_is_left_to_do_it_has_converged(seen: Picture) -> None:
     assert converged(seen) == ()
+
+
+def test_a_member_may_wait_for_a_place_on_a_node_that_is_drained_as_others_use_its_devices() -> None:
+    whole, (one, other) = gang("0-1", "2-3")
+    waits = replace(other, node=KubeNode(""), phase="Pending")
+    seen = picture(whole, pods=(one, waits))
+    assert converged(seen)
+    assert converged(replace(seen, drained=frozenset({SlurmNode("n1")}))) == ()
