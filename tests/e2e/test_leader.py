@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from statistics import median
 
 import pytest
 
@@ -21,10 +20,9 @@ BURST = 200
 MOMENTS = range(0, BURST, 20)  # so many pods of a burst are bound when the leader is killed; a burst each
 PODS = 5
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/slurm/leases/slurm-bridge"
-# Seconds from the kill to the first binding of a pod that nobody had handed over before it: in the middle of all kills,
-# and of any one, on a machine that creates two hundred pods at the same moment.
+# Seconds from each kill until its successor has brought a pod to its node that nobody had handed over before. Eleven of
+# them pass at most before it leads, by the clock (bridge/core/lease.py): what a busy machine adds fits into the rest.
 PROMISED = 15.0
-TAKEOVER = 40.0
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +61,7 @@ def test_the_leader_is_killed_at_every_stage_of_a_burst_and_the_other_goes_on(
     print("moment, new leader after, first new binding after (seconds):")
     for moment, led, bound in figures:
         print(f"{moment:6} {led:6.1f} {bound:6.1f}")
-    assert median(bound for _, _, bound in figures) <= PROMISED
-    assert max(bound for _, _, bound in figures) < TAKEOVER
+    assert max(bound for _, _, bound in figures) <= PROMISED
 
     eventually("every job has ended", lambda: not scene.slurm.live_jobs_of(*uids), within=120, every=1.0)
     jobs = scene.real_jobs_of(uids)
@@ -92,17 +89,13 @@ def _kill_the_leader(scene: Scene, moment: int) -> tuple[str, float, float]:
     eventually(f"{moment} pods are bound", lambda: witness.bound >= until, within=120, every=0.002)
     victim = eventually("a bridge leads", stack.leader)
     (other,) = stack.bridges.keys() - {victim}
+    killed = time.monotonic()
     with stack.without(victim):
-        killed = time.monotonic()
         late = scene.create(_pod(f"after-{moment}"))
         handed_over = {k.uid(pod) for pod in scene.pods() if not k.gates(pod)} | witness.bindings.keys()
-        eventually(f"{other} leads", lambda: stack.leader() == other, within=TAKEOVER, every=0.02)
+        eventually(f"{other} leads", lambda: stack.leader() == other, every=0.02)
         led = time.monotonic() - killed
-        eventually(
-            "it brings a pod to its node",
-            lambda: witness.bindings.keys() - handed_over,
-            within=TAKEOVER, every=0.01,
-        )  # fmt: skip
+        eventually("it brings a pod to its node", lambda: witness.bindings.keys() - handed_over, every=0.01)
         bound = time.monotonic() - killed
     return late, led, bound
 
@@ -153,7 +146,7 @@ def test_a_hung_leader_is_replaced_and_comes_back_without_a_second_job(scene: Sc
     (other,) = stack.bridges.keys() - {victim}
     with stack.stopped(victim):
         uids = [scene.create(k.pod(f"after-{i}")) for i in range(PODS)]
-        eventually("the other replica leads", lambda: stack.leads(other), within=TAKEOVER)
+        eventually("the other replica leads", lambda: stack.leads(other), within=PROMISED, promised=True)
         eventually(
             "it hands the pods over",
             lambda: all(k.job_label(pod) and not k.gates(pod) for pod in scene.pods()),
