@@ -20,7 +20,6 @@ from bridge.apply import Ending, WriteDoor
 from bridge.config import Settings
 from bridge.core import jobid
 from bridge.core.lease import LeaseRecord
-from bridge.core.model import JobId
 from bridge.errors import BridgeError, ConfigError, TransientError
 from bridge.grants import Grants
 from bridge.kube import kinds
@@ -144,7 +143,9 @@ class Bridge:
         self._elected = not settings.cluster.leaderElect
         ids = jobid.IdRange(settings.jobs.jobIdFirst, settings.jobs.jobIdStop)
         self._store = Store(settings.cluster.schedulers, clock=monotonic)
-        self._watcher = JobWatcher(slurm, settings.slurm, ids, self._job_changed, monotonic, wall=wall)
+        self._watcher = JobWatcher(
+            slurm, settings.slurm, ids, lambda job: self._groups.job_changed(job), monotonic, wall=wall
+        )
         self._node_watch = NodeWatch(
             slurm,
             lambda names: self.nodes.wake(),
@@ -287,9 +288,6 @@ class Bridge:
     def _ends(self) -> list[str]:
         note = self._completion.note() if self._completion is not None else ""
         return [note] if note else []
-
-    def _job_changed(self, job: JobId) -> None:
-        self._groups.job_changed(job)
 
     async def _tell(self, reason: str, text: str, *, warning: bool) -> None:
         """What concerns all pods is told on the Lease."""

@@ -76,6 +76,7 @@ class Memory:
         self._told: dict[KubeNode, float] = {}
         self._deleted_since: dict[Uid, float] = {}
         self._live: dict[GroupKey, set[JobId]] = {}  # jobs by their mark
+        self._marked: dict[JobId, GroupKey] = {}  # of all that Slurm lists
         # the last that was read of a job that held nodes, and its attempt
         self._ran: dict[GroupKey, tuple[int, JobRecord]] = {}
         self._waiting: dict[JobId, str] = {}  # pending jobs of bridges → partition
@@ -105,6 +106,11 @@ class Memory:
 
     def note_job(self, job: JobId, states: States | None, record: JobRecord | None, boot: float) -> None:
         """A job changed: is it granted, does it wait?"""
+        group = record.mark.group if record is not None and record.mark is not None else None
+        before = self._marked.get(job)
+        if record is not None and before is not None and before != group:  # Slurm has given the id out again
+            self.note_job(job, None, None, boot)
+            self._note_live(before, job, live=False)
         if record is not None:
             self.slurm_nodes.update(record.nodes)
             self._note_ran(record)
@@ -126,11 +132,14 @@ class Memory:
             self._nodes.pop(job, None)
             self._ran_under.pop(job, None)
             self._first_nodes.pop(job, None)
-        if record is not None and record.mark is not None:
-            self._note_live(record.mark.group, job, live=states is not None and not is_ended(states))
-        before = self._waiting.pop(job, None)
-        if before is not None:
-            self._waiting_in[before] -= 1
+            self._marked.pop(job, None)
+        elif group is not None:
+            self._marked[job] = group
+        if group is not None:
+            self._note_live(group, job, live=states is not None and not is_ended(states))
+        waited = self._waiting.pop(job, None)
+        if waited is not None:
+            self._waiting_in[waited] -= 1
         if states is not None and "PENDING" in states and record is not None and record.mark is not None:
             self._waiting[job] = record.partition
             self._waiting_in[record.partition] += 1

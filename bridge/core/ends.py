@@ -86,13 +86,19 @@ def evidence(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> Verdict | 
                 f"the pod's job vanished from Slurm, and job {record.id} waits for its place: {record.reason}"
             )
         return Verdict(Reason.JOB_ENDED, text)
-    lost = [pod for pod in pods if pod.node and _elsewhere(facts, record, pod)]
-    if "RUNNING" in record.states and record.nodes and lost:
+    if lost := displaced(facts, record, pods):
         places = ",".join(record.nodes)
         return Verdict(
             Reason.JOB_ENDED, f"job {record.id} now holds {places}, not the pod's node {lost[0].node}"
         )
     return None
+
+
+def displaced(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> list[Pod]:
+    """Those whose node the job, which runs, does not hold, since slurmctld has settled: it may hold another's."""
+    if facts.boot_grace or "RUNNING" not in record.states or not record.nodes or torn(record.states):
+        return []
+    return [pod for pod in pods if pod.node and _elsewhere(facts, record, pod)]
 
 
 def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord, Verdict] | None:
@@ -150,12 +156,14 @@ def end_pods(facts: Facts, running: Sequence[Member], record: JobRecord, verdict
     """Condition first, so that a Job's podFailurePolicy can tell this from a crash; then Event, then the delete.
 
     What Slurm took from the job is free in Slurm at once: a node that can't be reached to end the containers is drained
-    before all. A member without a node has had nothing of the job, and begins anew with those who come for the others;
-    but a person's cancel, or a deadline, means it as well.
+    before all. Of a job that began anew on other nodes those alone go that have no place in it. A member without a node
+    has had nothing of it, and begins anew with those who come for the others; but a person's cancel, or a deadline,
+    means it as well.
     """
     ends = record.states | torn(record.states)
     meant = ends & {"CANCELLED", "DEADLINE"} and "REVOKED" not in ends
-    running = [m for m in running if m.pod.node or meant]
+    away = displaced(facts, record, [m.pod for m in running if not m.pod.deleted])
+    running = [m for m in running if (m.pod in away if away else m.pod.node or meant)]
     ordinary = record.id in facts.seen_running and (
         bool(ends & ORDINARY_ENDS) or verdict.reason in (Reason.PREEMPTING, Reason.TIME_LIMIT)
     )

@@ -87,6 +87,10 @@ def onward(facts: Facts, pods: Sequence[Pod], job: Sight, doubles: Sequence[Step
     record = job.read
     if not facts.held or record is None or "PENDING" not in record.states:
         return None
+    if not facts.steady:  # a slurmctld that comes back may have given the id to another that waits
+        return Decision(
+            verdict=Verdict(Reason.QUEUED, f"job {job.id} is released when Slurm answers"), again=LOOK
+        )
     if record.reason != REASON:
         return _prioritized(facts, pods, record)
     if not record.submitted:  # known from our own submit only

@@ -216,8 +216,9 @@ def positive_evidence(change: Change) -> Iterator[str]:
     """The bridge deletes a pod only because the record of a job of its own says that its place is lost.
 
     For a pod on a node: the job that holds it ended, is being preempted, or is within grace and margin of its time
-    limit; somebody cancelled the job that asked for its place anew; or slurmctld, settled again after a boot, has the
-    pod's job elsewhere or waiting, refused to give it its place anew, or has none while the pod's time limit is over.
+    limit; somebody cancelled the job that asked for its place anew, or that a crash had made wait again; or slurmctld,
+    settled again after a boot, has the pod's job elsewhere or waiting, refused to give it its place anew, or has none
+    while the pod's time limit is over.
     For one that waits: its job was cancelled, or missed its deadline. A NODE_FAIL says nothing while slurmctld settles.
     Of a gang that is to restart as a whole: another of its pods was lost.
     """
@@ -268,7 +269,8 @@ def ahead_of_limits(change: Change) -> Iterator[str]:
 
 @invariant
 def converged(picture: Picture) -> Iterator[str]:
-    """No business is left: pods run with their job or wait with a reason, and no job is without a pod.
+    """No business is left: pods run with their job or wait with a reason, and no job is without a pod, or held beside
+    another one.
 
     Tolerated: a pod without its job, or without its node, where that or one of its gang's is drained: places that
     slurmctld forgot can't be given back there, nor GPUs that it has confused. Ask when the bridge has had its time.
@@ -295,6 +297,10 @@ def converged(picture: Picture) -> Iterator[str]:
             continue
         if wanted.isdisjoint(job.mark.uids):
             yield f"job {job.id} is {'+'.join(sorted(job.states))} and none of {', '.join(job.mark.pods)} needs it"
+        elif "PENDING" in job.states and job.reason == held.REASON:
+            beside = (other for uid in job.mark.uids for other in picture.own(uid) if other.id != job.id)
+            if (other := next((one for one in beside if not is_ended(one.states)), None)) is not None:
+                yield f"job {job.id} is still held beside job {other.id} of {', '.join(job.mark.pods)}"
 
 
 def _barred(picture: Picture, pod: Pod) -> bool:

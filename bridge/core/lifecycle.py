@@ -211,7 +211,7 @@ def waiting(facts: Facts, running: list[Member]) -> Decision:
         )
     current = [s for s in facts.sights.values() if s.id in facts.current and s.states is not None]
     mine = [s for s in current if facts.owns(s.record) and not s.never_ran]
-    if not mine and not facts.steady:
+    if not facts.steady:  # what was granted may be undone by now, and another leader may know
         return _unavailable(facts, pods)
     if not mine:
         labelled = [job for pod in pods if (job := takeover.label_of(pod)) is not None]

@@ -140,7 +140,10 @@ class Picture:
         if live:
             return any(job.preempted or self.near_limit(job) for job in live)
         claimed = [job for job in own if not job.nodes and job.submitted > pod.bound_at]
-        if any("CANCELLED" in job.states for job in claimed):
+        named = [job for job in own if not job.nodes and pod.labels.get(JOB_ID_LABEL) == str(job.id)]
+        if any(
+            "CANCELLED" in job.states for job in (*claimed, *named)
+        ):  # a crash undid the start of the latter
             return True
         if self.young:
             return any(is_ended(job.states) and "NODE_FAIL" not in job.states for job in held)

@@ -56,7 +56,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
     pods = [m.pod for m in running]
     if (first := held.onward(facts, pods, sight, end_doubles(facts, sight, idle=True))) is not None:
         return first
-    ended = evidence(facts, record, pods)
+    ended = evidence(facts, record, [pod for pod in pods if not pod.deleted] or pods)
     if ended is not None and not sight.polled:
         return Decision(
             verdict=Verdict(Reason.STALE, f"{ended.text}; the next state poll must agree"), again=0.5

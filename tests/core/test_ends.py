@@ -14,10 +14,14 @@ from bridge.core.lifecycle import decide
 from bridge.core.model import (
     Condition,
     ContainerStatus,
+    Gang,
+    Group,
     GroupKey,
     JobId,
     KubeNode,
+    Pod,
     SlurmNode,
+    Uid,
 )
 from bridge.core.steps import (
     DeletePod,
@@ -219,6 +223,20 @@ def test_a_job_that_began_anew_elsewhere_is_evidence_whatever_its_nodes_are_call
     at = Condition(type="PodScheduled", status="True", changed=NOW - 100 - since)
     decision = decide(facts(bound(FIRST, conditions=(at,)), sights=(sight(anew),), nodes=twins))
     assert bool([s for s in decision.steps if isinstance(s, DeletePod)]) is ends
+
+
+def test_of_a_gang_whose_job_began_anew_on_other_nodes_those_go_that_have_no_place_in_it() -> None:
+    stays, goes = bound(FIRST), bound(FIRST, "n2", name="train-1", uid=Uid("uid-2"))
+
+    def ended(other: Pod, **changes: Any) -> list[Pod]:
+        gang = Group(key=KEY, pods=(stays, other), gang=Gang(wanted=2, timeout=300))
+        held = (sight(record(FIRST, "RUNNING", **changes)),)
+        steps = decide(facts(stays, other, sights=held, group=gang)).steps
+        return [step.pod for step in steps if isinstance(step, DeletePod)]
+
+    assert ended(goes) == [goes]
+    assert ended(replace(goes, deleted=NOW)) == []
+    assert ended(replace(goes, deleted=NOW), preempted=NOW) == [stays]
 
 
 def test_where_only_time_tells_that_containers_are_dead_the_node_must_not_have_been_away_unseen() -> None:

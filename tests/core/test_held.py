@@ -73,6 +73,12 @@ def test_a_named_job_is_released() -> None:
     assert decide(facts(named(N1), sights=(waits(N1),))).steps == (Unhold(id=N1),)
 
 
+def test_nothing_is_released_by_its_number_while_slurmctld_may_have_gone_back_in_time() -> None:
+    for one in (pod(), named(N1)):
+        decision = decide(facts(one, sights=(waits(N1),), steady=False))
+        assert (decision.steps, decision.again is not None) == ((), True)
+
+
 def test_it_is_released_with_the_priority_that_was_asked_for() -> None:
     spec = replace(SPEC, priority=7)
     assert decide(facts(named(N1), sights=(waits(N1),), spec=spec)).steps == (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.core import invariants
+from bridge.core import held, invariants
 from bridge.core.invariants import (
     converged,
     devices_as_granted,
@@ -308,6 +308,11 @@ REFUSED = Condition(type=JOB_CONDITION, status="False", reason="Refused", messag
         pytest.param(picture(job(), pods=(running(deleted=NOW),)), "still being deleted", id="deleting"),
         pytest.param(picture(job("TIMEOUT"), pods=(running(),)), "its job does not", id="its-job-has-ended"),
         pytest.param(
+            picture(job(), job("PENDING", id=JobId(101), reason=held.REASON), pods=(running(),)),
+            "job 101 is still held beside job 100",
+            id="a-double-is-left",
+        ),
+        pytest.param(
             picture(job("PENDING", nodes=(SlurmNode("n1"),)), pods=(running(),)),
             "its job does not",
             id="its-job-waits-again",
@@ -331,6 +336,7 @@ def test_business_that_is_left_is_named(seen: Picture, text: str) -> None:
     "seen",
     [
         pytest.param(picture(job("PENDING"), pods=(WAITS,)), id="waits-with-its-job"),
+        pytest.param(picture(job("PENDING", reason=held.REASON), pods=(WAITS,)), id="a-person-holds-it"),
         pytest.param(picture(pods=(build.pod(conditions=(REFUSED,)),)), id="waits-for-a-person"),
         pytest.param(picture(job("SUSPENDED"), pods=(running(),)), id="suspended"),
         pytest.param(picture(job("COMPLETED"), pods=(running(phase="Succeeded"),)), id="over"),
@@ -343,3 +349,11 @@ def test_business_that_is_left_is_named(seen: Picture, text: str) -> None:
 )
 def test_where_nothing_is_left_to_do_it_has_converged(seen: Picture) -> None:
     assert converged(seen) == ()
+
+
+def test_a_member_may_wait_for_a_place_on_a_node_that_is_drained_as_others_use_its_devices() -> None:
+    whole, (one, other) = gang("0-1", "2-3")
+    waits = replace(other, node=KubeNode(""), phase="Pending")
+    seen = picture(whole, pods=(one, waits))
+    assert converged(seen)
+    assert converged(replace(seen, drained=frozenset({SlurmNode("n1")}))) == ()

@@ -109,6 +109,10 @@ FRESH = {"booted": NOW - 10, "boot_grace": 300.0}
         pytest.param(picture(job("CANCELLED", nodes=(SlurmNode("n2"),)), pods=(running(),)), id="elsewhere"),
         pytest.param(picture(job("CANCELLED", ended=BOUND - 4), pods=(running(),)), id="an-earlier-job"),
         pytest.param(
+            picture(job("CANCELLED", id=JobId(101), nodes=()), pods=(running(),), **FRESH),
+            id="an-unnamed-double",
+        ),
+        pytest.param(
             picture(job("CANCELLED", id=JobId(101)), job(), pods=(running(),)), id="a-double-was-ended"
         ),
         pytest.param(picture(job("FAILED", submitted=BOUND - 1), pods=(running(),)), id="a-refused-submit"),
@@ -138,6 +142,10 @@ def test_a_pod_deleted_without_evidence_is_named(seen: Picture) -> None:
     [
         pytest.param(picture(job("CANCELLED", ended=NOW), pods=(running(),)), id="cancelled"),
         pytest.param(picture(job("TIMEOUT", ended=NOW), pods=(running(),), **FRESH), id="after-a-boot"),
+        pytest.param(
+            picture(job("CANCELLED", nodes=()), pods=(running(),), **FRESH),
+            id="cancelled-as-its-start-was-lost",
+        ),
         pytest.param(picture(job("NODE_FAIL", ended=NOW), pods=(running(),)), id="node-fail"),
         pytest.param(picture(job("PENDING"), pods=(running(),)), id="rolled-back"),
         pytest.param(picture(job(nodes=(SlurmNode("n2"),)), pods=(running(),)), id="placed-anew"),

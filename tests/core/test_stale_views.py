@@ -123,3 +123,13 @@ def test_steps_follow_the_pod_that_our_own_last_write_made() -> None:
     assert onto({seen.uid: written}, step) == replace(step, pod=written)
     end = EndJob(id=FIRST, wait_status=None, why="")
     assert onto({seen.uid: written}, end) is end
+
+
+def test_nothing_is_handed_over_or_given_back_while_slurmctld_may_have_gone_back_in_time() -> None:
+    """Another leader, which has asked since, may take back what this one goes on handing over."""
+    granted, cancelled = sight(record(FIRST, "RUNNING")), sight(record(FIRST, "CANCELLED"))
+    for seen in (granted, cancelled):
+        assert decide(facts(pod(), sights=(seen,))).steps
+        decision = decide(facts(pod(), sights=(seen,), steady=False))
+        assert (decision.steps, decision.verdict.reason) == ((), Reason.UNAVAILABLE)
+        assert decision.again is not None

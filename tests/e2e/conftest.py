@@ -1,7 +1,7 @@
 """The stacks that most tests of this folder run on, brought up here if they aren't there.
 
-The first one stays up afterwards. The second, with the Slurm configuration of a real operator install, and that of the
-fault table exist only for the tests that ask for them.
+The first one stays up afterwards. The second, with the Slurm configuration of a real operator install, that on which
+Slurm numbers our jobs, and that of the fault table exist only for the tests that ask for them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pytest
 
 from tests.e2e.faulttable import FaultTable
 from tests.e2e.scene import Scene
-from tests.e2e.stack import Stack
-from tests.e2e.stages import NAME, in_use, opened, own, staged
+from tests.e2e.stack import Stack, command
+from tests.e2e.stages import BOOT_GRACE, CHOSEN, HELD, NAME, in_use, opened, own, staged
 
 
 @pytest.fixture(scope="session")
@@ -32,10 +32,26 @@ def either_stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
         yield found
 
 
+@pytest.fixture(scope="session")
+def held_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The bridge's token may not choose job ids: an administrator's in Slurm's accounting, who isn't SlurmUser."""
+    with own(HELD, "--accounting", "--min-job-age", "7200", "--set", f"bootGrace={BOOT_GRACE}") as found:
+        found.run("sacctmgr", "-i", "modify", "user", "alice", "set", "adminlevel=Administrator")
+        token = tmp_path_factory.mktemp(HELD) / "token"
+        token.write_text(found.run("scontrol", "token", "username=alice", "lifespan=86400"))
+        command("up", found.name, "--set", f"slurmTokenFile={token}")
+        found.wait_leading()
+        yield found
+
+
 @pytest.fixture
-def scene(stack: Stack) -> Iterator[Scene]:
-    """A namespace of the test's own; after the test the invariants are checked and nothing of it is left."""
-    with staged(stack) as found:
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """A namespace of the test's own; after the test the invariants are checked and nothing of it is left.
+
+    Its parameter, CHOSEN without one, is who numbers the jobs. A module may have a `stack` of its own.
+    """
+    held = getattr(request, "param", CHOSEN) == HELD
+    with staged(request.getfixturevalue("held_stack" if held else "stack")) as found:
         yield found
 
 
@@ -60,8 +76,13 @@ def _started_early(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Its verdicts are asked for last."""
-    items.sort(key=_wants_fault_table)
+    """Its verdicts are asked for last, and before them whatever runs where Slurm numbers our jobs."""
+    items.sort(key=lambda item: (_wants_fault_table(item), _is_held(item)))
+
+
+def _is_held(item: pytest.Item) -> bool:
+    drawn = getattr(item, "callspec", None)
+    return drawn is not None and drawn.params.get("scene") == HELD
 
 
 def _wants_fault_table(item: pytest.Item) -> bool:

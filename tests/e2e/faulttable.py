@@ -17,7 +17,7 @@ from tests.e2e.faultproxy import Fault, FaultProxy
 from tests.e2e.faults import FAULTS
 from tests.e2e.kube import Kube
 from tests.e2e.scene import Scene
-from tests.e2e.slurm import Slurm
+from tests.e2e.slurm import CHOSEN_IDS, Slurm
 from tests.e2e.stack import Stack, command
 from tests.e2e.waiting import eventually, throughout
 
@@ -25,7 +25,10 @@ PODS = 50
 SECONDS = float(os.environ.get("SLURM_BRIDGE_FAULT_SECONDS", "60"))  # that each fault lasts
 RECOVERY = 60.0  # seconds after a fault in which new pods run again
 HUNG = "slurmctld-hung"
-ROWS = [*(fault.name for fault in FAULTS), HUNG]
+# Where Slurm numbers our jobs a submit can't be repeated under its id, and what is listed decides: those that lie about
+# jobs once more.
+HELD = {f"{name}-held": name for name in ("404-of-the-job", "short-list", "answer-lost", HUNG)}
+ROWS = [*(fault.name for fault in FAULTS), HUNG, *HELD]
 _ROW = SECONDS + 2 * RECOVERY + 60  # seconds that one row takes at most
 _START = 1200.0  # seconds; the first start on a machine compiles Kubernetes
 # A short grace after a boot: the long one of real life would excuse most of what this table is to find.
@@ -37,13 +40,21 @@ class FaultTable:
         self._name = name
         self._thread = ThreadPoolExecutor(1, "fault table")
         self._began = self._thread.submit(self._begin)
-        self._rows = {fault.name: self._thread.submit(self._row, fault.name, fault) for fault in FAULTS}
-        self._rows[HUNG] = self._thread.submit(self._row, HUNG, None)
+        faults = {fault.name: fault for fault in FAULTS}
+        self._rows = {
+            name: self._thread.submit(self._row, name, faults.get(name)) for name in (*faults, HUNG)
+        }
+        self._changed = self._thread.submit(self._change_to_held)
+        self._rows |= {
+            row: self._thread.submit(self._row, row, faults.get(name)) for row, name in HELD.items()
+        }
         self._ended = self._thread.submit(self._end)
 
     def row(self, name: str) -> float:
         """Seconds in which the bridge recovered. Waits for the row, and fails as it did."""
         self._began.result(_START)
+        if name in HELD:
+            self._changed.result(_ROW * len(ROWS))
         return self._rows[name].result(_ROW * (1 + ROWS.index(name)))
 
     def end(self) -> None:
@@ -69,10 +80,23 @@ class FaultTable:
         stack.wait_leading()
         scene = Scene(stack, Kube(stack.facts["kubeconfigs"]["admin"]), Slurm(stack))
         for i in range(PODS):
-            scene.create(k.pod(f"steady-{i}"))
+            scene.create(k.pod(f"chosen-{i}"))
         scene.slurm.sbatch("--constraint=slurmd", script=f"sleep {len(ROWS) * _ROW:.0f}")
         scene.all_running(PODS, within=180)
         return scene, proxy
+
+    def _change_to_held(self) -> None:
+        """The token could do more, but the bridge is told to let Slurm number jobs: those of fifty other pods."""
+        scene, _ = self._began.result()
+        with _explained(scene.stack):
+            command("up", self._name, "--set", "jobIds=held")
+            scene.stack.wait_leading()
+            scene.kube.must("DELETE", scene.pods_path)
+            eventually("all pods are gone", lambda: not scene.pods(), within=60)
+            for i in range(PODS):
+                scene.create(k.pod(f"held-{i}"))
+            pods = scene.all_running(PODS, within=180)
+            assert all(k.job_label(pod) < CHOSEN_IDS for pod in pods)
 
     def _row(self, name: str, fault: Fault | None) -> float:
         scene, proxy = self._began.result()

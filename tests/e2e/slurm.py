@@ -18,6 +18,7 @@ ENDED = {
     "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY",
 }  # fmt: skip
 PARTITION = "slurm-bridge"
+CHOSEN_IDS = 0x02000000  # where ids begin that a bridge chooses
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,10 @@ class Job:
 
     @property
     def stillborn(self) -> bool:
-        """An immediate allocation that found no room, or whose caller was gone when slurmctld made it."""
-        return "FAILED" in self.states and (not self.nodes or self.reason == "RaisedSignal")
+        """An immediate allocation that found no room, or whose caller was gone when slurmctld made it; or one that
+        Slurm numbered and that was never let go, as its pod names another."""
+        double = self.id < CHOSEN_IDS and "CANCELLED" in self.states and not self.nodes
+        return double or ("FAILED" in self.states and (not self.nodes or self.reason == "RaisedSignal"))
 
     @property
     def live(self) -> bool:

@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.e2e.kube import Kube
 from tests.e2e.scene import Scene
 from tests.e2e.slurm import Slurm
@@ -16,6 +18,9 @@ from tests.e2e.stack import Stack, command
 
 NAME = os.environ.get("SLURM_BRIDGE_STACK", "test")
 in_use: list[Stack] = []  # whose bridge a failing test is explained with
+CHOSEN, HELD = "chosen", "held"  # who numbers our jobs: the bridge, Slurm
+BOOT_GRACE = 15  # seconds, on stacks whose slurmctld starts often
+in_both_modes = pytest.mark.parametrize("scene", [CHOSEN, HELD], indirect=True)
 
 
 @contextmanager

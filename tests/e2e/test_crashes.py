@@ -9,18 +9,20 @@ import pytest
 from tests.e2e import kube as k
 from tests.e2e.burst import bound_between_kills
 from tests.e2e.scene import Scene
+from tests.e2e.stages import CHOSEN, HELD, in_both_modes
 
 pytestmark = pytest.mark.real
-BURST, KILLS = 25, 10
+BURST = 25
 MOST_CHANGES = 30  # that one life of the bridge may bring about; the burst needs 100 at least
 
 
-def test_a_burst_is_bound_once_although_the_bridge_is_killed_ten_times(scene: Scene) -> None:
+@pytest.mark.parametrize(("scene", "kills"), [(CHOSEN, 10), (HELD, 4)], indirect=["scene"])
+def test_a_burst_is_bound_once_although_the_bridge_is_killed_in_it(scene: Scene, kills: int) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chance = random.Random(seed)
     uids = bound_between_kills(
-        scene, kills=KILLS, pods=BURST, changes=lambda: chance.randint(1, MOST_CHANGES)
+        scene, kills=kills, pods=BURST, changes=lambda: chance.randint(1, MOST_CHANGES)
     )
     pods = scene.all_running(len(uids), within=240)
     assert {k.uid(pod) for pod in pods} == uids
@@ -33,6 +35,7 @@ def test_a_burst_is_bound_once_although_the_bridge_is_killed_ten_times(scene: Sc
     scene.no_live_jobs(uids, within=120)
 
 
+@in_both_modes
 def test_pods_that_end_while_the_bridge_is_away_end_their_jobs_with_their_exit_codes(scene: Scene) -> None:
     scene.create(k.pod("good"))
     scene.create(k.pod("bad"))
@@ -45,6 +48,7 @@ def test_pods_that_end_while_the_bridge_is_away_end_their_jobs_with_their_exit_c
     assert scene.job_becomes(k.job_label(bad), "FAILED").exit_code == 7
 
 
+@in_both_modes
 def test_a_job_cancelled_while_the_bridge_is_away_still_ends_its_pod(scene: Scene) -> None:
     scene.create(k.pod("victim"))
     number = k.job_label(scene.running("victim"))

@@ -9,11 +9,13 @@ import pytest
 from tests.e2e import kube as k
 from tests.e2e.kube import Object
 from tests.e2e.scene import Scene
+from tests.e2e.stages import in_both_modes
 from tests.e2e.waiting import eventually, throughout
 
 pytestmark = pytest.mark.real
 
 
+@in_both_modes
 def test_cancelling_the_job_of_a_running_pod_deletes_the_pod_and_says_so(scene: Scene) -> None:
     uid = scene.create(k.pod("victim"))
     job = scene.job_of(scene.running("victim"))
@@ -23,6 +25,7 @@ def test_cancelling_the_job_of_a_running_pod_deletes_the_pod_and_says_so(scene: 
     _disrupted(scene.last_of(uid))
 
 
+@in_both_modes
 def test_a_persons_mass_cancel_ends_every_pod(scene: Scene) -> None:
     for i in range(20):
         scene.create(k.pod(f"many-{i}"))
@@ -31,6 +34,7 @@ def test_a_persons_mass_cancel_ends_every_pod(scene: Scene) -> None:
     eventually("all pods are gone", lambda: not scene.pods())
 
 
+@in_both_modes
 def test_the_job_of_a_deleted_pod_stays_until_its_containers_are_dead(scene: Scene) -> None:
     uid = scene.create(k.pod("slow", gpus=1, grace=30, dies_after=4))
     job = scene.job_of(scene.running("slow"))
@@ -54,6 +58,7 @@ def test_the_job_of_a_deleted_pod_stays_until_its_containers_are_dead(scene: Sce
     assert ended.ended >= _seconds(died)
 
 
+@in_both_modes
 def test_a_job_that_ignores_disruptions_replaces_a_cancelled_pod_under_a_new_job(scene: Scene) -> None:
     pod = k.pod("worker")
     rules = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
@@ -90,6 +95,7 @@ def test_a_job_that_ignores_disruptions_replaces_a_cancelled_pod_under_a_new_job
     assert status.get("failed", 0) == 0
 
 
+@in_both_modes
 def test_a_pod_created_again_under_its_old_name_gets_a_job_of_its_own(scene: Scene) -> None:
     scene.create(k.pod("w-0", run=1))
     first = scene.ended("w-0")
@@ -141,6 +147,7 @@ def test_a_pod_deleted_by_force_keeps_its_job_while_its_containers_may_live(scen
     scene.job_becomes(job.id, "CANCELLED", "COMPLETED", "FAILED", within=120)
 
 
+@in_both_modes
 def test_a_preempted_pod_is_deleted_as_a_disruption(scene: Scene) -> None:
     uid = scene.create(k.pod("yields", options=scene.only("n1")))
     number = k.job_label(scene.running("yields"))

@@ -13,6 +13,7 @@ from tests.e2e import kube as k
 from tests.e2e.kube import Object
 from tests.e2e.scene import Scene
 from tests.e2e.slurm import Job
+from tests.e2e.stages import in_both_modes
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.real
@@ -46,6 +47,7 @@ def test_a_cordoned_node_is_not_even_asked_for(scene: Scene) -> None:
     assert not k.annotation(pod, k.ATTEMPT)
 
 
+@in_both_modes
 def test_a_grant_whose_node_is_cordoned_before_the_binding_goes_back(scene: Scene) -> None:
     filler = scene.slurm.sbatch("--exclusive", "--nodelist=n2")
     scene.job_becomes(filler, "RUNNING")
@@ -87,6 +89,7 @@ def test_a_grant_that_kube_scheduler_cannot_use_goes_back_and_the_pod_gets_anoth
     assert [j.id for j in scene.slurm.live_jobs_of(uid)] == [k.job_label(pod)]
 
 
+@in_both_modes
 def test_a_lost_nomination_is_made_again(scene: Scene) -> None:
     with scene.stack.stopped("scheduler"):
         uid = scene.create(k.pod("named"))
@@ -103,6 +106,7 @@ def test_a_lost_nomination_is_made_again(scene: Scene) -> None:
     assert len(scene.slurm.live_jobs_of(uid)) == 1
 
 
+@in_both_modes
 def test_a_job_cancelled_between_grant_and_binding_takes_its_pod_along(scene: Scene) -> None:
     with scene.stack.stopped("scheduler"):
         scene.create(k.pod("almost"))
@@ -112,6 +116,7 @@ def test_a_job_cancelled_between_grant_and_binding_takes_its_pod_along(scene: Sc
     eventually("the scheduler is back", lambda: scene.stack.runs("scheduler"))
 
 
+@in_both_modes
 def test_a_pod_deleted_between_grant_and_binding_gives_its_nodes_back(scene: Scene) -> None:
     with scene.stack.stopped("scheduler"):
         uid = scene.create(k.pod("leaves"))

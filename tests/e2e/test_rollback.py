@@ -21,23 +21,16 @@ from tests.e2e.kube import Object
 from tests.e2e.scene import ORPHANED, Scene
 from tests.e2e.slurm import Job
 from tests.e2e.stack import Stack
-from tests.e2e.stages import own, staged
+from tests.e2e.stages import BOOT_GRACE, in_both_modes, own
 from tests.e2e.test_kinds import POD_GROUPS, applied
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.real
-BOOT_GRACE = 15
 
 
 @pytest.fixture(scope="module")
-def forgetful() -> Iterator[Stack]:
+def stack() -> Iterator[Stack]:
     with own("rollback", "--set", f"bootGrace={BOOT_GRACE}") as found:
-        yield found
-
-
-@pytest.fixture
-def scene(forgetful: Stack) -> Iterator[Scene]:
-    with staged(forgetful) as found:
         yield found
 
 
@@ -54,6 +47,7 @@ def forgotten(scene: Scene) -> Iterator[None]:
         scene.stack.start("slurmctld")
 
 
+@in_both_modes
 def test_a_pod_whose_job_vanished_keeps_its_place_under_a_job_of_its_own(scene: Scene) -> None:
     steady = _steady(scene)
     with forgotten(scene):
@@ -105,6 +99,7 @@ def test_a_gang_of_different_sizes_whose_job_vanished_keeps_its_places(scene: Sc
         assert _places(again) == before
 
 
+@in_both_modes
 def test_a_cancelled_job_that_runs_again_is_ended_again(scene: Scene) -> None:
     steady = _steady(scene)
     uid = scene.create(k.pod("resurrected", grace=1))
@@ -119,6 +114,7 @@ def test_a_cancelled_job_that_runs_again_is_ended_again(scene: Scene) -> None:
     _undisturbed(scene, steady)
 
 
+@in_both_modes
 def test_a_pod_whose_job_was_placed_anew_elsewhere_is_ended(scene: Scene) -> None:
     steady = _steady(scene)
     first, second = (_blocker(scene, node) for node in ("n1", "n2"))

@@ -34,7 +34,7 @@ class Controllers:
     ) -> dict[str, str]:
         """A Job and its pods: name → UID."""
         if self._sim.settings.slurm.jobIds == "held":
-            first = None  # pods of several sizes would be refused
+            gpus, first = min(gpus, gpus if first is None else first), None  # several sizes would be refused
         notes = {GANG: "true", key("sizes"): "own"} | ({ON_FAILURE: "restart-gang"} if restart else {})
         body = {
             "metadata": {"name": name, "namespace": "default", "annotations": notes},
@@ -71,8 +71,12 @@ class Controllers:
                 self._make(job, index)
 
     def _make(self, job: _Job, index: int) -> str:
-        gpus = job.gpus if index else job.first
-        return self._sim.create(job.names[index], gpus=gpus, **self._meta(job, index))
+        return self._sim.create(job.names[index], **self._meta(job, index))
 
     def _meta(self, job: _Job, index: int) -> dict[str, Any]:
-        return {"ownerReferences": [job.owner], "annotations": {COMPLETION_INDEX: str(index)}}
+        notes = {COMPLETION_INDEX: str(index)}
+        return {
+            "ownerReferences": [job.owner],
+            "annotations": notes,
+            "gpus": job.gpus if index else job.first,
+        }

@@ -208,8 +208,8 @@ class _Stage:
                 if sim.pod(pod) is not None:
                     return
                 annotations = {LIMIT: str(limit)} if limit else {}
-                meta = self._controllers.meta(pod) or {"annotations": annotations}
-                self._uids[pod] = sim.create(pod, gpus=gpus, gated=gated, **meta)
+                meta = self._controllers.meta(pod) or {"annotations": annotations, "gpus": gpus}
+                self._uids[pod] = sim.create(pod, gated=gated, **meta)
             case Gang(name=name, pods=pods, gpus=gpus, restart=restart, first=first):
                 if not self._controllers.knows(name):
                     self._uids |= self._controllers.start(name, pods, gpus, restart=restart, first=first)
@@ -219,6 +219,8 @@ class _Stage:
             case Finish(pod=pod, code=code):
                 if self._uids.get(pod) in sim.kubelet.containers:
                     self._finish(pod, code)
+            case Native() | Foreign() if sim.slurm.down:
+                return  # nobody submits to a slurmctld that is away
             case Native(gpus=gpus, seconds=seconds):
                 job = sim.slurm.native(gpus=gpus)
                 self._later(seconds, lambda: self._end(job.id, "COMPLETED"))

@@ -12,21 +12,23 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bridge.apply import WriteDoor
-from bridge.core import answers, drains, jobid, lifecycle, mirror, placed, rooms, waiting
+from bridge.core import answers, drains, held, jobid, lifecycle, mirror, placed, rooms, waiting
 from bridge.core.ends import end_pods, evidence
 from bridge.core.facts import Facts, Member, Sight
 from bridge.core.grouping import pod as pod_kind
 from bridge.core.model import GroupKey, JobId, JobRecord, KubeNode, Pod
 from bridge.core.nodes import Room
-from bridge.core.steps import Decision, EndJob, Forsake, Release
+from bridge.core.steps import Decision, EndJob, Forsake, NameJob, Release
 from bridge.core.verdict import Reason, Verdict
 from bridge.errors import NotFound
 from bridge.kube import store
+from bridge.kube.client import KubeClient
 from bridge.ledger import Ledger
 from bridge.loops.nodes import NodesLoop
-from bridge.names import DRAIN_PREFIX, NODE_ANNOTATION
+from bridge.names import DRAIN_PREFIX, NODE_ANNOTATION, SUBMITTED_ANNOTATION
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.watch import JobWatcher
 from tests.sim.actions import Create, JobEnds, SlurmDown
@@ -46,6 +48,7 @@ class Mutant:
     plant: Callable[[Patch], None]
     more: tuple[str, ...] = ()
     first: Schedule | None = None  # played before those that are drawn, where these seldom find it
+    held: bool = False  # where Slurm numbers the jobs
 
 
 # The job ends between the grant and a slow kube-scheduler's binding, while Slurm is away.
@@ -234,6 +237,38 @@ def _what_was_not_ours_is_lifted(patch: Patch) -> None:
     patch.setattr(drains, "standing", lambda record: drains.Cause.CORDONED if record.drained else None)
 
 
+def _released_before_it_is_named(patch: Patch) -> None:
+    onward = held.onward
+
+    def unnamed(*args: Any) -> Decision | None:
+        decision = onward(*args)
+        if decision is None:
+            return None
+        return replace(decision, steps=tuple(s for s in decision.steps if not isinstance(s, NameJob)))
+
+    patch.setattr(held, "onward", unnamed)
+
+
+def _a_name_is_no_lock(patch: Patch) -> None:
+    patch.setattr(held, "disputed", lambda *_: None)
+    write = KubeClient.patch_pod
+
+    async def patch_pod(self: KubeClient, pod: Pod, **changes: Any) -> Pod:
+        named = SUBMITTED_ANNOTATION in (changes.get("annotations") or {})
+        return await write(self, pod, **(changes | ({"version": ""} if named else {})))
+
+    patch.setattr(KubeClient, "patch_pod", patch_pod)
+
+
+def _a_number_is_given_out_once(patch: Patch) -> None:
+    patch.setattr(held, "reissued", lambda *_: False)
+
+
+def _doubles_stay(patch: Patch) -> None:
+    for user in ("lifecycle", "claims", "placed"):
+        patch.setattr(f"bridge.core.{user}.end_doubles", lambda *_, **__: ())
+
+
 MUTANTS: Iterable[Mutant] = (
     Mutant("our prefix counts anywhere", _our_prefix_anywhere, ("admin", "node_cordon")),
     Mutant("a list without a node is believed", _a_list_without_nodes_is_believed, ("node_list", "compact")),
@@ -263,6 +298,10 @@ MUTANTS: Iterable[Mutant] = (
     Mutant("a pod ends by the limit that its job once had", _any_record_tells_the_limit, ("retime",)),
     Mutant("a pod ends with Slurm's limit, not ahead of it", _slurm_ends_pods_at_their_limits, ("retime",)),
     Mutant("no attempt is ever written", _no_attempt_is_written, ("cordon",)),
+    Mutant("a held job is released unnamed", _released_before_it_is_named, ("kill",), held=True),
+    Mutant("a name may be written over", _a_name_is_no_lock, ("rival",), held=True),
+    Mutant("a number is given out once", _a_number_is_given_out_once, ("crash", "native"), held=True),
+    Mutant("of two held jobs both stay", _doubles_stay, ("rival",), held=True),
 )
 
 
@@ -270,6 +309,8 @@ MUTANTS: Iterable[Mutant] = (
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
     silence()
     drawn = (draw(seed, more=mutant.more) for seed in range(SEEDS))
+    if mutant.held:
+        drawn = (structs.replace(one, options=structs.replace(one.options, held=True)) for one in drawn)
     for schedule in chain([mutant.first] if mutant.first else [], drawn):
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)

@@ -18,11 +18,13 @@ from tests.worlds.slurm_completion import WorldCompletion
 from tests.worlds.slurm_faults import Fault, Kind
 
 Scene = Callable[[Simulation], Awaitable[None]]
+in_both_modes = pytest.mark.parametrize("ids", ["chosen", "held"])
 
 
 def play(tmp_path: Path, scene: Scene, **options: Any) -> None:
     async def main() -> None:
         sim = Simulation(tmp_path, **options)
+        sim.slurm.asker = "alice" if options.get("jobIds") == "held" else "slurm"
         try:
             await scene(sim)
         finally:
@@ -109,7 +111,8 @@ def test_a_waiting_pod_tells_why_and_its_deletion_ends_its_job_within_a_second(t
     play(tmp_path, scene, nodes=1)
 
 
-def test_a_cancelled_job_takes_its_pod_along_waiting_or_running(tmp_path: Path) -> None:
+@in_both_modes
+def test_a_cancelled_job_takes_its_pod_along_waiting_or_running(tmp_path: Path, ids: str) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
         sim.create("runs", gpus=8)
@@ -121,10 +124,11 @@ def test_a_cancelled_job_takes_its_pod_along_waiting_or_running(tmp_path: Path) 
         sim.slurm.end(sim.job_of("runs"), "CANCELLED")
         await sim.until(lambda: sim.pod("runs") is None, 2.0)
 
-    play(tmp_path, scene, nodes=1)
+    play(tmp_path, scene, nodes=1, jobIds=ids)
 
 
-def test_a_pod_with_the_name_of_a_dead_one_gets_a_job_of_its_own(tmp_path: Path) -> None:
+@in_both_modes
+def test_a_pod_with_the_name_of_a_dead_one_gets_a_job_of_its_own(tmp_path: Path, ids: str) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
         sim.create("w-0")
@@ -138,11 +142,14 @@ def test_a_pod_with_the_name_of_a_dead_one_gets_a_job_of_its_own(tmp_path: Path)
         assert sim.job_of("w-0") != first
         assert is_ended(sim.slurm.jobs[first].states)
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, jobIds=ids)
 
 
+@in_both_modes
 @pytest.mark.parametrize("set_back", [0.0, 86400.0])
-def test_an_orphan_of_ours_is_ended_and_everybody_elses_jobs_live(tmp_path: Path, set_back: float) -> None:
+def test_an_orphan_of_ours_is_ended_and_everybody_elses_jobs_live(
+    tmp_path: Path, set_back: float, ids: str
+) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
         uid = sim.create("p")
@@ -157,10 +164,11 @@ def test_an_orphan_of_ours_is_ended_and_everybody_elses_jobs_live(tmp_path: Path
         await sim.until(lambda: not sim.jobs_of(uid), 120.0)
         assert not is_ended(sim.slurm.jobs[native.id].states)
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, jobIds=ids)
 
 
-def test_a_pod_missing_from_one_list_loses_nothing(tmp_path: Path) -> None:
+@in_both_modes
+def test_a_pod_missing_from_one_list_loses_nothing(tmp_path: Path, ids: str) -> None:
     """The API server answers one re-list short; its watch history is gone too."""
 
     async def scene(sim: Simulation) -> None:
@@ -175,7 +183,7 @@ def test_a_pod_missing_from_one_list_loses_nothing(tmp_path: Path) -> None:
         assert all(sim.jobs_of(uid) for uid in uids)
         assert all(running(sim, f"p{i}") for i in range(3))
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, jobIds=ids)
 
 
 @pytest.mark.parametrize("kind", [Kind.HANG, Kind.DROP_AFTER, Kind.TRUNCATE, None])
@@ -198,8 +206,9 @@ def test_a_pod_deleted_while_its_submit_is_under_way_leaves_no_job(
     play(tmp_path, scene, fastPath=route == "job/allocate")
 
 
+@in_both_modes
 @pytest.mark.parametrize("seconds", [3.0, 120.0])
-def test_slurm_that_is_away_costs_nobody_anything(tmp_path: Path, seconds: float) -> None:
+def test_slurm_that_is_away_costs_nobody_anything(tmp_path: Path, seconds: float, ids: str) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
         uids = [sim.create(f"p{i}") for i in range(6)]
@@ -213,10 +222,11 @@ def test_slurm_that_is_away_costs_nobody_anything(tmp_path: Path, seconds: float
         await sim.until(lambda: running(sim, "late"), 10.0)
         assert all(len(sim.jobs_of(uid)) == 1 for uid in uids)
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, jobIds=ids)
 
 
-def test_a_slurmctld_that_forgot_its_last_seconds_costs_no_running_pod(tmp_path: Path) -> None:
+@in_both_modes
+def test_a_slurmctld_that_forgot_its_last_seconds_costs_no_running_pod(tmp_path: Path, ids: str) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
         uids = [sim.create(f"p{i}") for i in range(4)]
@@ -226,7 +236,7 @@ def test_a_slurmctld_that_forgot_its_last_seconds_costs_no_running_pod(tmp_path:
         assert all(running(sim, f"p{i}") for i in range(4))
         assert len(uids) == 4
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, jobIds=ids)
 
 
 def test_a_node_that_is_cordoned_costs_later_pods_no_grant(tmp_path: Path) -> None:
@@ -249,7 +259,10 @@ def test_a_node_that_is_cordoned_costs_later_pods_no_grant(tmp_path: Path) -> No
     play(tmp_path, scene)
 
 
-def test_an_accident_that_ends_every_job_is_held_back_until_further_reads_agree(tmp_path: Path) -> None:
+@in_both_modes
+def test_an_accident_that_ends_every_job_is_held_back_until_further_reads_agree(
+    tmp_path: Path, ids: str
+) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
         uids = {f"p{i}": sim.create(f"p{i}", gpus=0) for i in range(30)}
@@ -261,10 +274,11 @@ def test_an_accident_that_ends_every_job_is_held_back_until_further_reads_agree(
         assert len(alive) == 20, "ten go at once, the rest is held back"
         await sim.until(lambda: not any(running(sim, name) for name in uids), 60.0)
 
-    play(tmp_path, scene, bootGrace=0.0)
+    play(tmp_path, scene, bootGrace=0.0, jobIds=ids)
 
 
-def test_a_person_who_cancels_everything_is_obeyed_at_once(tmp_path: Path) -> None:
+@in_both_modes
+def test_a_person_who_cancels_everything_is_obeyed_at_once(tmp_path: Path, ids: str) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
         uids = {f"p{i}": sim.create(f"p{i}", gpus=0) for i in range(30)}
@@ -273,10 +287,11 @@ def test_a_person_who_cancels_everything_is_obeyed_at_once(tmp_path: Path) -> No
             sim.slurm.end(sim.job_of(name), "CANCELLED")
         await sim.until(lambda: not any(running(sim, name) for name in uids), 5.0)
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, jobIds=ids)
 
 
-def test_an_accident_that_turns_out_to_be_none_deletes_no_more_than_ten(tmp_path: Path) -> None:
+@in_both_modes
+def test_an_accident_that_turns_out_to_be_none_deletes_no_more_than_ten(tmp_path: Path, ids: str) -> None:
     """slurmctld says NODE_FAIL of every job, and a moment later has them running again."""
 
     async def scene(sim: Simulation) -> None:
@@ -293,7 +308,7 @@ def test_an_accident_that_turns_out_to_be_none_deletes_no_more_than_ten(tmp_path
         await sim.settle(120.0)
         assert sum(running(sim, name) for name in uids) >= 20
 
-    play(tmp_path, scene, bootGrace=0.0)
+    play(tmp_path, scene, bootGrace=0.0, jobIds=ids)
 
 
 def test_a_waiting_job_follows_when_a_closed_node_opens_again(tmp_path: Path) -> None:

@@ -247,18 +247,11 @@ class Cluster(slurm_nodes.NodeTable):
         """With a leader its components end; with a component nothing else, unless a node failed. Time limits are each
         one's own."""
         found = self.get(job)
-        all_of_it = (
-            self.together(JobId(found.leader))
-            if found.leader and state == "NODE_FAIL"
-            else self.together(job)
-        )
-        over = {"states": frozenset({state}), "ended": self.clock()}
+        first = JobId(found.leader) if found.leader and state == "NODE_FAIL" else job
         with self._at_once():
-            for one in [found] if state == "TIMEOUT" else all_of_it:
+            for one in [found] if state == "TIMEOUT" else self.together(first):
                 if one is found or not is_ended(one.states):
-                    paused = one.paused if "SUSPENDED" in one.states else 0.0
-                    one = replace(one, paused=paused, exit_code=exit_code, exit_signal=exit_signal)
-                    self._put(replace(one, **over))  # type: ignore[arg-type]
+                    self._put(one.over(state, self.clock(), exit_code, exit_signal))
 
     def complete(self, job: JobId, wait_status: int) -> None:
         """What the completion message does; `wait_status` as of wait(2)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bridge.core import hostlist
 from bridge.core.model import JobId, States, is_ended
@@ -88,6 +88,12 @@ class WorldJob:
     held: dict[str, int] = field(default_factory=dict)  # node → tasks there, of a gang
     gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)  # node → device indices, in Slurm's order
     gpu_type: str = "h100"
+
+    def over(self, state: str, now: float, exit_code: int, exit_signal: int) -> WorldJob:
+        """The same, ended."""
+        paused = self.paused if "SUSPENDED" in self.states else 0.0
+        how = {"exit_code": exit_code, "exit_signal": exit_signal, "paused": paused}
+        return replace(self, states=frozenset({state}), ended=now, **how)  # type: ignore[arg-type]
 
     @property
     def nodes(self) -> tuple[str, ...]:
