@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bridge.core import environment, gangs, held
-from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.facts import Facts, Member
+from bridge.core.attempt import Attempt, of_pod
+from bridge.core.conditions import job_condition, unbound_because, worth_writing
+from bridge.core.ends import end_pods
+from bridge.core.facts import PATIENCE, Facts, Member
 from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy, started
 from bridge.core.limits import spent, told, too_long, user_end
@@ -121,9 +123,9 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         return Decision(verdict=Verdict(Reason.STALE, text), reads=(other,), again=held.LOOK)
     on_the_way = all(SCHEDULING_GATE not in pod.gates for pod in pods)
     if on_the_way and facts.granted_age > facts.limits.bind_timeout:
-        text = (
-            f"not bound {facts.limits.bind_timeout:.0f} s after job {record.id} got {','.join(record.nodes)}"
-        )
+        places, said = ",".join(record.nodes), next(filter(None, map(unbound_because, pods)), "")
+        text = f"not bound {facts.limits.bind_timeout:.0f} s after job {record.id} got {places}"
+        text += f"; kube-scheduler says: {said}" if said else ""
         return lose(facts, pods, record, text, refused=record.nodes)
     by_uid = {slot.pod: slot for slot in slots}
     steps: list[Step] = list(_told(facts, pods, record)) if facts.barred else []
@@ -232,13 +234,24 @@ def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: 
         and (not gang or pod.annotations.get(GANG_ANNOTATION) == gang)
         and variables.items() <= pod.annotations.items()
     )
-    shown = job_condition(record, facts.now, note=told(facts, record))
+    shown = _on_its_way(facts, pod, slot.node, record)
     nominate = Nominate(pod=pod, node=slot.node, conditions=(shown,))
     nominated = pod.nominated == slot.node
     if gated:
         return [release] if nominated else [nominate, release]
     steps: list[Step] = [] if released else [release]
+    if shown.reason == Reason.GRANTED:  # a refusal takes the nomination back, and another would only be refused, too
+        return [*steps, SetConditions(pod=pod, conditions=(shown,))] if _news(facts, pod, shown) else steps
     return steps if nominated else [*steps, nominate]
+
+
+def _on_its_way(facts: Facts, pod: Pod, node: KubeNode, record: JobRecord) -> Condition:
+    """Whoever is not bound after a while says why."""
+    said = unbound_because(pod) if facts.granted_age > PATIENCE else ""
+    if not said:
+        return job_condition(record, facts.now, note=told(facts, record))
+    text = f"job {record.id} holds node {node}, and the pod is not bound there: kube-scheduler says: {said}"
+    return job_condition(None, facts.now, refused=text, reason=Reason.GRANTED)
 
 
 def _twin(facts: Facts, name: SlurmNode) -> KubeNode | None:
@@ -258,13 +271,40 @@ def lose(
     """Write the next attempt first: a cancelled job must never look like a person's cancel of the current attempt."""
     following = facts.attempt.next(refused=refused, closed=closed, now=facts.now)
     verdict = Verdict(Reason.LOST_GRANT, why)
-    steps: list[Step] = []
-    for pod in pods:
-        shown = job_condition(None, facts.now, refused=f"grant given back: {why}", reason=verdict.reason)
-        steps.append(Forsake(pod=pod, attempt=following))
-        steps.append(Nominate(pod=pod, node=KubeNode(""), conditions=(shown,)))
+    steps = list(_forsaken(facts, pods, following, verdict))
     sight = facts.sights.get(record.id)
     if sight is not None and sight.live:
         steps.append(EndJob(id=record.id, wait_status=None, why=f"grant given back: {why}"))
     steps += [Notify(pod=pod, verdict=verdict) for pod in pods]
     return Decision(verdict=verdict, steps=tuple(steps), again=1.0)
+
+
+def _forsaken(facts: Facts, pods: Sequence[Pod], following: Attempt, verdict: Verdict) -> Iterator[Step]:
+    text = f"grant given back: {verdict.text}"
+    for pod in pods:
+        shown = job_condition(None, facts.now, refused=text, reason=verdict.reason)
+        yield Forsake(pod=pod, attempt=following)
+        yield Nominate(pod=pod, node=KubeNode(""), conditions=(shown,))
+
+
+def begin_anew(facts: Facts, running: Sequence[Member], record: JobRecord, late: Sequence[Pod]) -> Decision:
+    """Half a gang runs, and `late` get no node: for those it is a lost grant, and their next job avoids the nodes that
+    did not take them. First, as those that run take what they know with them."""
+    said = next(filter(None, map(unbound_because, late)), "")
+    text = f"pod {late[0].ref} got no node within {facts.granted_age:.0f} s of job {record.id}"
+    text += f" (kube-scheduler says: {said})" if said else ""
+    verdict = Verdict(Reason.LOST_GRANT, f"{text}; its gang begins anew")
+    tried = record.mark.attempt if record.mark is not None else facts.attempt.number
+    waits = [pod for pod in late if of_pod(pod).number <= tried]
+    sent = {
+        pod.annotations.get(NODE_ANNOTATION)
+        for pod in waits
+        if pod.labels.get(JOB_ID_LABEL) == str(record.id)
+    }
+    taught = [name for name in record.nodes if _twin(facts, name) in sent]
+    closed = [name for name in taught if facts.fit.obstacles.get(name, "")]
+    refused = [name for name in taught if name not in closed]
+    following = facts.attempt.next(refused=refused, closed=closed, now=facts.now)
+    ends = end_pods(facts, running, record, verdict)
+    notes = (Notify(pod=pod, verdict=verdict) for pod in waits)
+    return replace(ends, steps=(*_forsaken(facts, waits, following, verdict), *notes, *ends.steps))
