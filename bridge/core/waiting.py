@@ -15,11 +15,12 @@ from bridge.core.attempt import Attempt, of_pod
 from bridge.core.conditions import job_condition, unbound_because, worth_writing
 from bridge.core.ends import end_pods
 from bridge.core.facts import PATIENCE, Facts, Member
+from bridge.core.fit import barred
 from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy, started
 from bridge.core.limits import spent, told, too_long, user_end
 from bridge.core.model import Condition, JobRecord, KubeNode, Pod, SlurmNode, is_ended, is_granted
-from bridge.core.placement import PlacementError, Slot, cramped, place, shortfall
+from bridge.core.placement import PlacementError, Slot, cramped, of_record, place, shortfall
 from bridge.core.steps import (
     Decision,
     EndJob,
@@ -78,11 +79,13 @@ def _exclusions(facts: Facts, record: JobRecord) -> tuple[Step, ...]:
     A job that may run nowhere loses its priority in Slurm (BadConstraints, measured with 26.05): then the old list
     stands, and a grant is given back.
     """
-    wanted = facts.spec.excluded_nodes if facts.spec else record.excluded
-    outdated = (part for part in record.parts or (record,) if set(wanted) != set(part.excluded))
-    if facts.fit.hopeless or next(outdated, None) is None:
+    if facts.fit.hopeless or facts.spec is None:
         return ()
-    return (UpdateExclusions(id=record.id, excluded=wanted, parts=tuple(part.id for part in record.parts)),)
+    asked = of_record(facts.spec, record)
+    outdated = {
+        part.id: own.excluded_nodes for part, own in asked if set(own.excluded_nodes) != set(part.excluded)
+    }
+    return (UpdateExclusions(id=record.id, excluded=outdated),) if outdated else ()
 
 
 def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
@@ -104,10 +107,10 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         )
     if lacks:
         return lose(facts, pods, record, f"job {record.id} was changed in Slurm and has only {lacks}")
-    unusable = [(name, why) for name in record.nodes if (why := facts.fit.obstacles.get(name, ""))]
+    unusable = barred(facts.fit, record)
     if unusable:  # kube-scheduler would find out, and take longer
-        text = "; ".join(f"node {name} {why}" for name, why in unusable)
-        return lose(facts, pods, record, text, closed=[name for name, _ in unusable])
+        text = "; ".join(f"node {name} {why}" for name, why in unusable.items())
+        return lose(facts, pods, record, text, closed=tuple(unusable))
     if facts.catching_up and any(slot.gpus for slot in slots):
         text = f"job {record.id} is granted; reading whose containers may be left on its nodes"
         return Decision(verdict=Verdict(Reason.STALE, text), again=0.2)
@@ -170,8 +173,8 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, str(error)), again=NOMINATE_AGAIN)
     if (busy := facts.busy.get(record.id)) is not None:
         return gangs.told(facts, pods, Verdict(Reason.DEVICES_BUSY, busy.text), again=NOMINATE_AGAIN)
-    barred = {node.name: facts.fit.obstacles.get(name, "") for name, node in facts.nodes.items()}
-    unusable = [(node, why) for pod in pods if (why := barred.get(node := slots[pod.uid].node, ""))]
+    shut = {_twin(facts, name): why for name, why in barred(facts.fit, record).items()}
+    unusable = [(node, why) for pod in pods if (why := shut.get(node := slots[pod.uid].node, ""))]
     if unusable:
         text = "; ".join(f"node {node} of job {record.id} {why}" for node, why in unusable)
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, text), again=BARRED_AGAIN)
@@ -240,7 +243,9 @@ def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: 
     if gated:
         return [release] if nominated else [nominate, release]
     steps: list[Step] = [] if released else [release]
-    if shown.reason == Reason.GRANTED:  # a refusal takes the nomination back, and another would only be refused, too
+    if (
+        shown.reason == Reason.GRANTED
+    ):  # a refusal takes the nomination back, and another would only be refused, too
         return [*steps, SetConditions(pod=pod, conditions=(shown,))] if _news(facts, pod, shown) else steps
     return steps if nominated else [*steps, nominate]
 
@@ -302,8 +307,9 @@ def begin_anew(facts: Facts, running: Sequence[Member], record: JobRecord, late:
         if pod.labels.get(JOB_ID_LABEL) == str(record.id)
     }
     taught = [name for name in record.nodes if _twin(facts, name) in sent]
-    closed = [name for name in taught if facts.fit.obstacles.get(name, "")]
-    refused = [name for name in taught if name not in closed]
+    shut = barred(facts.fit, record)
+    closed = [name for name in taught if name in shut]
+    refused = [name for name in taught if name not in shut]
     following = facts.attempt.next(refused=refused, closed=closed, now=facts.now)
     ends = end_pods(facts, running, record, verdict)
     notes = (Notify(pod=pod, verdict=verdict) for pod in waits)

@@ -178,6 +178,25 @@ def test_half_a_gang_begins_anew_without_the_node_that_was_not_given_and_says_wh
     play(tmp_path, scene, nodes=3)
 
 
+def test_a_gang_that_its_controller_makes_anew_as_a_whole_avoids_the_node_that_it_did_not_get(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        gang = Gang(sim, "g", 2, gpus=5, gang_timeout="60")
+        names = gang.pods()
+        sim.scheduler.full.add("n2")
+        await sim.until(lambda: running(sim, names[0]), 20)
+        await sim.until(lambda: not running(sim, names[0]), 90)
+        sim.delete(names[1])
+        await sim.settle(5)
+        names = gang.pods()
+        await sim.until(lambda: all_run(sim, names), 30)
+        assert {node_of(sim, name) for name in names} == {"n1", "n3"}
+
+    play(tmp_path, scene, nodes=3)
+
+
 def test_half_a_gang_whose_job_vanishes_begins_anew_as_one(tmp_path: Path) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()
