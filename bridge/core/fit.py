@@ -147,7 +147,7 @@ def reach(
     return storage_class.reach
 
 
-def barred(fit: Fit, record: JobRecord) -> dict[SlurmNode, str]:
+def unfit(fit: Fit, record: JobRecord) -> dict[SlurmNode, str]:
     """The nodes that the job holds and that can't take the pods they are for, and why."""
     sizes = record.mark.sizes if record.mark is not None else ()
     found: dict[SlurmNode, str] = {}

@@ -15,7 +15,7 @@ from bridge.core.attempt import Attempt, of_pod
 from bridge.core.conditions import job_condition, unbound_because, worth_writing
 from bridge.core.ends import end_pods
 from bridge.core.facts import PATIENCE, Facts, Member
-from bridge.core.fit import barred
+from bridge.core.fit import unfit
 from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy, started
 from bridge.core.limits import spent, told, too_long, user_end
@@ -107,7 +107,7 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         )
     if lacks:
         return lose(facts, pods, record, f"job {record.id} was changed in Slurm and has only {lacks}")
-    unusable = barred(facts.fit, record)
+    unusable = unfit(facts.fit, record)
     if unusable:  # kube-scheduler would find out, and take longer
         text = "; ".join(f"node {name} {why}" for name, why in unusable.items())
         return lose(facts, pods, record, text, closed=tuple(unusable))
@@ -173,7 +173,7 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, str(error)), again=NOMINATE_AGAIN)
     if (busy := facts.busy.get(record.id)) is not None:
         return gangs.told(facts, pods, Verdict(Reason.DEVICES_BUSY, busy.text), again=NOMINATE_AGAIN)
-    shut = {_twin(facts, name): why for name, why in barred(facts.fit, record).items()}
+    shut = {_twin(facts, name): why for name, why in unfit(facts.fit, record).items()}
     unusable = [(node, why) for pod in pods if (why := shut.get(node := slots[pod.uid].node, ""))]
     if unusable:
         text = "; ".join(f"node {node} of job {record.id} {why}" for node, why in unusable)
@@ -243,9 +243,8 @@ def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: 
     if gated:
         return [release] if nominated else [nominate, release]
     steps: list[Step] = [] if released else [release]
-    if (
-        shown.reason == Reason.GRANTED
-    ):  # a refusal takes the nomination back, and another would only be refused, too
+    if shown.reason == Reason.GRANTED:
+        # A refusal takes the nomination back, and the next one would wake kube-scheduler only to refuse again.
         return [*steps, SetConditions(pod=pod, conditions=(shown,))] if _news(facts, pod, shown) else steps
     return steps if nominated else [*steps, nominate]
 
@@ -296,7 +295,8 @@ def begin_anew(facts: Facts, running: Sequence[Member], record: JobRecord, late:
     """Half a gang runs, and `late` get no node: for those it is a lost grant, and their next job avoids the nodes that
     did not take them. First, as those that run take what they know with them."""
     said = next(filter(None, map(unbound_because, late)), "")
-    text = f"pod {late[0].ref} got no node within {facts.granted_age:.0f} s of job {record.id}"
+    within = facts.group.gang.timeout if facts.group.gang is not None else 0
+    text = f"pod {late[0].ref} got no node within {within} s of job {record.id}"
     text += f" (kube-scheduler says: {said})" if said else ""
     verdict = Verdict(Reason.LOST_GRANT, f"{text}; its gang begins anew")
     tried = record.mark.attempt if record.mark is not None else facts.attempt.number
@@ -307,7 +307,7 @@ def begin_anew(facts: Facts, running: Sequence[Member], record: JobRecord, late:
         if pod.labels.get(JOB_ID_LABEL) == str(record.id)
     }
     taught = [name for name in record.nodes if _twin(facts, name) in sent]
-    shut = barred(facts.fit, record)
+    shut = unfit(facts.fit, record)
     closed = [name for name in taught if name in shut]
     refused = [name for name in taught if name not in shut]
     following = facts.attempt.next(refused=refused, closed=closed, now=facts.now)
