@@ -133,6 +133,11 @@ class Candidates:
             kinds.append((pods, shut.values()))
         return core_fit.at_odds(kinds, partition)
 
+    def beside(self, nodes: Iterable[SlurmNode]) -> Mapping[SlurmNode, Taken]:
+        """What pods take on each, as far as Slurm does not count it."""
+        twins = self._nodes()
+        return {name: self._beside(twins[name].name) for name in nodes if name in twins}
+
     def unread(self, pods: Iterable[Pod]) -> str:
         """That what they mount is not there, or that nobody has read yet where it lies; "" = neither."""
         settled, denied = self._store.storage_settled, self._store.storage_denied()
@@ -211,9 +216,12 @@ class Candidates:
         return tuple(found), tuple(sources)
 
     def _obstacle(self, needs: Needs, node: Node) -> str:
-        seated = self._seated.get(node.name)
-        taken = Taken(*seated, self._taken(node.name)) if seated is not None else UNUSED
-        return intern(core_fit.obstacle(needs, node, taken))  # a thousand nodes may fail by one rule
+        # A thousand nodes may fail by one rule.
+        return intern(core_fit.obstacle(needs, node, self._beside(node.name)))
+
+    def _beside(self, name: KubeNode) -> Taken:
+        seated = self._seated.get(name)
+        return Taken(*seated, self._taken(name)) if seated is not None else UNUSED
 
     def _taken(self, name: KubeNode) -> Mapping[str, Fraction]:
         others = self._amounts.get((name, False), {})

@@ -117,6 +117,18 @@ def obstacle(asks: Needs, node: Node, taken: Taken = UNUSED) -> str:
     return ""
 
 
+def crowded(pods: Sequence[Pod], node: Node, taken: Taken) -> str:
+    """Why the node has no room for all of them, where it may have room for each."""
+    if (limit := most_pods(node)) is not None and taken.pods + len(pods) > limit:
+        return f"has no room for {len(pods)} pods more"
+    together: dict[str, Fraction] = {}
+    for name, amount in (one for pod in pods for one in needs(pod).requests):
+        together[name] = together.get(name, Fraction()) + amount
+    if node.allocatable and (short := _short(together.items(), node, taken.amounts)):
+        return f"has too little left for {len(pods)} pods, beside those that Slurm does not count ({short})"
+    return ""
+
+
 def most_pods(node: Node) -> int | None:
     """How many pods kubelet takes; None = it does not say."""
     text = node.allocatable.get("pods")

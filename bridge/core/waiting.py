@@ -15,7 +15,7 @@ from bridge.core.attempt import Attempt, of_pod
 from bridge.core.conditions import job_condition, unbound_because, worth_writing
 from bridge.core.ends import end_pods
 from bridge.core.facts import PATIENCE, Facts, Member
-from bridge.core.fit import unfit
+from bridge.core.fit import crowded, unfit
 from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy, started
 from bridge.core.limits import spent, told, too_long, user_end
@@ -111,6 +111,9 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
     if unusable:  # kube-scheduler would find out, and take longer
         text = "; ".join(f"node {name} {why}" for name, why in unusable.items())
         return lose(facts, pods, record, text, closed=tuple(unusable))
+    if full := _crowded(facts, record, slots):
+        text = "; ".join(f"node {name} {why}" for name, why in full.items())
+        return lose(facts, pods, record, text, refused=tuple(full))
     if facts.catching_up and any(slot.gpus for slot in slots):
         text = f"job {record.id} is granted; reading whose containers may be left on its nodes"
         return Decision(verdict=Verdict(Reason.STALE, text), again=0.2)
@@ -145,6 +148,20 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         reason, text = Reason.THROTTLED, f"job {record.id} is granted; enough pods are on their way already"
     again = 0.2 if held_back else NOMINATE_AGAIN
     return Decision(verdict=Verdict(reason, text), steps=tuple(steps), again=again)
+
+
+def _crowded(facts: Facts, record: JobRecord, slots: Sequence[Slot]) -> dict[SlurmNode, str]:
+    """Nodes where not all of the pods would start that are to go there: each by itself might."""
+    members = {pod.uid: pod for pod in facts.group.pods}
+    there: dict[KubeNode, list[Pod]] = {}
+    for slot in slots:
+        there.setdefault(slot.node, []).append(members[slot.pod])
+    found: dict[SlurmNode, str] = {}
+    for name in record.nodes:
+        node, taken = facts.nodes.get(name), facts.beside.get(name)
+        if node is not None and taken is not None and len(pods := there.get(node.name, [])) > 1:
+            found[name] = crowded(pods, node, taken)
+    return {name: why for name, why in found.items() if why}
 
 
 def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decision | None:

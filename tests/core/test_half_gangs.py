@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
+
+import pytest
 
 from bridge.core.attempt import Attempt, render
 from bridge.core.facts import Facts
+from bridge.core.fit import Taken
+from bridge.core.grouping.gangs import digest
 from bridge.core.lifecycle import decide
-from bridge.core.model import Condition, Gang, Group, JobRecord, Pod, SlurmNode, Uid
-from bridge.core.steps import Decision, DeletePod, Forsake, SetConditions
+from bridge.core.model import Condition, Container, Gang, Group, JobRecord, Pod, Resources, SlurmNode, Uid
+from bridge.core.steps import Decision, DeletePod, Forsake, Release, SetConditions
 from bridge.names import ATTEMPT_ANNOTATION, JOB_CONDITION, SCHEDULED_CONDITION
-from tests.core.build import FIRST, KEY, NOW, bound, facts, mark, record, released, sight
+from tests.core.build import FIRST, KEY, NODES, NOW, bound, facts, mark, pod, record, released, sight
 
 SAID = "0/8 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules"
 TIMEOUT = 60
-N2 = SlurmNode("n2")
+N1, N2 = SlurmNode("n1"), SlurmNode("n2")
 
 
 def half(*, since: float, tried: int = 0) -> Facts:
@@ -89,3 +95,39 @@ def test_a_lost_grant_of_half_a_gang_is_counted_once_however_often_it_is_looked_
     decision = decide(half(since=TIMEOUT + 5, tried=1))
     assert not forsaken(decision)
     assert [step for step in decision.steps if isinstance(step, DeletePod)]
+
+
+@pytest.mark.parametrize(
+    ("has", "why"),
+    [
+        (
+            {"cpu": "4", "pods": "9"},
+            "too little left for 2 pods, beside those that Slurm does not count (cpu)",
+        ),
+        ({"cpu": "5", "pods": "2"}, "no room for 2 pods more"),
+        ({"cpu": "5", "pods": "9"}, ""),
+    ],
+)
+def test_a_node_that_has_room_for_one_of_two_pods_is_given_back_before_one_of_them_starts(
+    has: Mapping[str, str], why: str
+) -> None:
+    asks = (Container(name="c", resources=Resources(requests={"cpu": "1"})),)
+    first, other = (
+        pod(name=name, uid=Uid(uid), containers=asks) for name, uid in (("a", "uid-1"), ("b", "uid-2"))
+    )
+    key = replace(KEY, uid=f"{KEY.uid}.{digest([first.uid, other.uid])}")
+    job = record(FIRST, "RUNNING", gres=(), tasks=2, cpus_by_node=(2,), mark=mark(key=key))
+    decision = decide(
+        facts(
+            first,
+            other,
+            sights=(sight(job),),
+            group=Group(key=key, pods=(first, other), gang=Gang(wanted=2, timeout=TIMEOUT, complete=True)),
+            spec=None,
+            nodes=NODES | {N1: replace(NODES[N1], allocatable=has)},
+            beside={N1: Taken(pods=1, amounts={"cpu": Fraction(3)})},
+        )
+    )
+    assert why in decision.verdict.text
+    assert {step.attempt.excluded for step in forsaken(decision)} == ({("n1",)} if why else set())
+    assert any(isinstance(step, Release) for step in decision.steps) is not bool(why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bridge.core.quantity import parse
 from tests.e2e import kube as k
 from tests.e2e.kube import Object
 from tests.e2e.scene import HAUNTED, Scene
@@ -181,6 +182,37 @@ def test_half_a_gang_holds_its_nodes_no_longer_than_its_timeout_and_begins_anew_
     assert _one_job(scene, pods).uids == {k.uid(pod) for pod in pods}
     assert {k.node_of(pod) for pod in pods} == {"n1", "n3"}
     scene.no_live_jobs([k.uid(first)])
+
+
+def test_no_pod_of_a_gang_starts_where_kubelet_has_room_for_some_of_those_that_slurm_would_put_there(
+    scene: Scene,
+) -> None:
+    room = scene.kube.must("GET", "/api/v1/nodes/n1")["status"]["allocatable"]["cpu"]
+    taken = sum(
+        float(parse(c["resources"]["requests"].get("cpu", "0")))
+        for pod in scene.kube.items("/api/v1/pods", fieldSelector="spec.nodeName=n1")
+        for c in pod["spec"]["containers"]
+        if c["resources"].get("requests") and k.phase(pod) == "Running"
+    )
+    theirs = k.pod("theirs", scheduler="default-scheduler", cpus=f"{float(parse(room)) - taken - 1.5:.2f}")
+    theirs["spec"]["nodeName"] = "n1"
+    scene.create(theirs)
+    scene.running("theirs")
+    filler = scene.slurm.sbatch("--exclusive", "--nodelist=n2")
+    scene.job_becomes(filler, "RUNNING")
+    _gang(scene, "packed", 2, on=("n1", "n2"), max_nodes="1")
+    (first, second) = eventually(
+        "both pods are there", lambda: found if len(found := _pods(scene, "packed")) == 2 else []
+    )
+    for pod in (first, second):
+        given = scene.when(
+            pod["metadata"]["name"], "avoids n1", lambda one: "n1" in k.annotation(one, k.ATTEMPT)
+        )
+        assert not k.node_of(given)
+    scene.slurm.scancel(filler)
+    pods = _running(scene, "packed", 2)
+    assert {k.uid(pod) for pod in pods} == {k.uid(first), k.uid(second)}, "none had to go"
+    assert {k.node_of(pod) for pod in pods} == {"n2"}
 
 
 def test_a_gang_restarts_as_a_whole_where_it_wants_that(scene: Scene) -> None:
