@@ -262,7 +262,11 @@ def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: 
     steps: list[Step] = [] if released else [release]
     if shown.reason == Reason.GRANTED:
         # A refusal takes the nomination back, and the next one would wake kube-scheduler only to refuse again.
-        return [*steps, SetConditions(pod=pod, conditions=(shown,))] if _news(facts, pod, shown) else steps
+        # One that believes to lead and sees something else may just have written that.
+        present = pod.condition(shown.type)
+        young = present is not None and 0 <= facts.now - present.probed < PATIENCE
+        tell = not young and _news(facts, pod, shown)
+        return [*steps, SetConditions(pod=pod, conditions=(shown,))] if tell else steps
     return steps if nominated else [*steps, nominate]
 
 

@@ -44,14 +44,14 @@ def test_half_a_gang_begins_anew_without_the_node_that_was_not_given_and_says_wh
         names = gang.pods()
         sim.scheduler.full.add("n2")
         await sim.until(lambda: running(sim, names[0]), 20)
-        await sim.settle(15)
+        await sim.settle(25)
         shown = condition(sim, names[1], JOB)
         assert (shown["status"], "not bound there: kube-scheduler says: no node" in shown["message"]) == (
             "False",
             True,
         )
         before = sum(sim.kube.writes.values())
-        await sim.settle(90)
+        await sim.settle(80)
         assert sum(sim.kube.writes.values()) == before, "and says it once"
         await sim.until(lambda: not running(sim, names[0]), 60)
         assert "grant given back" in condition(sim, names[1], JOB)["message"]
