@@ -16,10 +16,12 @@ from sys import intern
 
 from bridge.core import fit as core_fit
 from bridge.core.constraints import HostPort, StorageClass, Terms, Volume, VolumeClaim
+from bridge.core.facts import Sight
 from bridge.core.fit import EVERYWHERE, OVERCOMMITTED, STRANGER, UNUSED, UNWANTED, Fit, Needs, Taken
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode, Uid
 from bridge.core.twins import slurm_name
 from bridge.kube.store import Store
+from bridge.names import NODE_ANNOTATION
 
 ABSENT = "waiting for"  # begins what is said of an object that is certainly not there
 
@@ -133,10 +135,13 @@ class Candidates:
             kinds.append((pods, shut.values()))
         return core_fit.at_odds(kinds, partition)
 
-    def beside(self, nodes: Iterable[SlurmNode]) -> Mapping[SlurmNode, Taken]:
-        """What pods take on each, as far as Slurm does not count it."""
+    def beside(self, pods: Iterable[Pod], sights: Iterable[Sight]) -> Mapping[SlurmNode, Taken]:
+        """On the nodes of their jobs, while none of them has been let go: what pods take that Slurm does not count."""
+        if any(NODE_ANNOTATION in pod.annotations for pod in pods):
+            return {}
         twins = self._nodes()
-        return {name: self._beside(twins[name].name) for name in nodes if name in twins}
+        held = {n for s in sights if s.live and s.record is not None for n in s.record.nodes}
+        return {name: self._beside(twins[name].name) for name in held if name in twins}
 
     def unread(self, pods: Iterable[Pod]) -> str:
         """That what they mount is not there, or that nobody has read yet where it lies; "" = neither."""

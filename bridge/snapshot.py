@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 
 from bridge.candidates import Candidates
 from bridge.config import Settings
@@ -17,7 +16,6 @@ from bridge.core import attempt as attempts
 from bridge.core import devices, held, jobid, takeover
 from bridge.core.conditions import waiting_job
 from bridge.core.facts import NEVER, PATIENCE, Facts, Limits, Sight
-from bridge.core.fit import Taken
 from bridge.core.grouping.gangs import family_uid
 from bridge.core.model import (
     Group,
@@ -38,7 +36,7 @@ from bridge.kube.store import Store
 from bridge.ledger import Ledger
 from bridge.members import Members
 from bridge.memory import HUNG, LATE, Memory
-from bridge.names import JOB_ID_LABEL, NODE_ANNOTATION
+from bridge.names import JOB_ID_LABEL
 from bridge.owners import Owners
 from bridge.roster import Roster
 from bridge.slurm.client import SlurmClient
@@ -238,7 +236,7 @@ class Snapshot:
             refusal=asked.refusal,
             epoch=self._translator.epoch,
             fit=asked.fit,
-            beside=self._beside(pods, sights.values()) if gang is not None else {},
+            beside=self.candidates.beside(pods, sights.values()) if gang is not None else {},
             unread=self._translator.unread(key, pods),
             fast_id=current[0],
             fast_allowed=asked.spec is not None and self._fast_allowed(key, asked.spec),
@@ -282,11 +280,6 @@ class Snapshot:
             catching_up=self._watcher.catching_up(),
             limits=self._limits,
         )
-
-    def _beside(self, pods: Iterable[Pod], sights: Iterable[Sight]) -> Mapping[SlurmNode, Taken]:
-        held = (s.record.nodes for s in sights if s.live and s.record is not None)
-        sent = any(NODE_ANNOTATION in pod.annotations for pod in pods)
-        return {} if sent else self.candidates.beside(chain.from_iterable(held))
 
     def _attempted(self, key: GroupKey) -> int:
         """Of live jobs: the pods may be seen as they were before, or have been edited."""
