@@ -151,9 +151,9 @@ class WriteDoor:
                 await self._slurm.unhold(job)
             case Prioritize(id=job, priority=priority):
                 await self._slurm.update_priority(job, priority)
-            case UpdateExclusions(id=job, excluded=excluded, parts=parts):
-                for one in parts or (job,):
-                    await self._slurm.update_excluded(one, excluded)
+            case UpdateExclusions(excluded=excluded):
+                for job, nodes in excluded.items():
+                    await self._slurm.update_excluded(job, nodes)
             case AdoptJob(id=job, mark=mark):
                 await self._slurm.update_mark(job, mark)
             case EndJob():

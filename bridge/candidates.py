@@ -16,10 +16,12 @@ from sys import intern
 
 from bridge.core import fit as core_fit
 from bridge.core.constraints import HostPort, StorageClass, Terms, Volume, VolumeClaim
-from bridge.core.fit import EVERYWHERE, OVERCOMMITTED, STRANGER, UNUSED, UNWANTED, Fit, Needs, Taken, told
+from bridge.core.facts import Sight
+from bridge.core.fit import EVERYWHERE, OVERCOMMITTED, STRANGER, UNUSED, UNWANTED, Fit, Needs, Taken
 from bridge.core.model import KubeNode, Node, Pod, SlurmNode, Uid
 from bridge.core.twins import slurm_name
 from bridge.kube.store import Store
+from bridge.names import NODE_ANNOTATION
 
 ABSENT = "waiting for"  # begins what is said of an object that is certainly not there
 
@@ -75,29 +77,71 @@ class Candidates:
 
     # --- questions --------------------------------------------------------------------------------
 
-    def fit(self, pods: Iterable[Pod], partition: str, unwanted: Collection[SlurmNode] = ()) -> Fit:
-        """Of those that wait for a node: what one of them cannot use, none gets. `unwanted` by their own word."""
-        found = self._found(pods, partition)
-        known = self._known(partition)
-        if (
-            not unwanted
-            or found.hopeless
-            or not known
-            or not known.issubset({*unwanted, *(found.excluded or ())})
-        ):
+    def fit(
+        self,
+        pods: Iterable[Pod],
+        partition: str,
+        unwanted: Collection[SlurmNode] = (),
+        *,
+        named: bool = False,
+    ) -> Fit:
+        """Of those that wait for a node: what one of them cannot use, none gets. `unwanted` by their own word. `named`:
+        others read the answer, too."""
+        asking: dict[_Answer, list[Pod]] = {}
+        for pod in pods:
+            if not pod.node and pod.uid in self._store.pods.ours:
+                asking.setdefault(self._answer(pod), []).append(pod)
+        if not asking:
+            return EVERYWHERE
+        found = self._found(list(asking), partition)
+        if not found.hopeless and not self._none_left(found, partition, unwanted):
             return found
-        asked = dict.fromkeys(known, UNWANTED)
-        shut = asked | {name: found.obstacles.get(name, STRANGER) for name in found.excluded or ()}
-        return replace(found, hopeless=_hopeless(shut.values(), len(known), partition))
+        (first, *_) = asking.values()
+        named = named or len(asking) > 1 or len(first) > 1
+        if found.hopeless and not named:
+            return found
+        return replace(found, hopeless=self._hopeless(asking, partition, unwanted, named=named))
 
-    def _found(self, pods: Iterable[Pod], partition: str) -> Fit:
-        waiting = [pod for pod in pods if not pod.node and pod.uid in self._store.pods.ours]
-        answers = list(dict.fromkeys(map(self._answer, waiting)))
+    def _found(self, answers: list[_Answer], partition: str) -> Fit:
         if len(answers) == 1:
             return self._shared(answers[0], partition)
-        if not answers:
-            return EVERYWHERE
         return self._fit({n: why for a in reversed(answers) for n, why in a.obstacles.items()}, partition)
+
+    def _none_left(self, found: Fit, partition: str, unwanted: Collection[SlurmNode]) -> bool:
+        known = self._known(partition)
+        return bool(known and unwanted and known.issubset({*unwanted, *(found.excluded or ())}))
+
+    def _hopeless(
+        self,
+        asking: Mapping[_Answer, list[Pod]],
+        partition: str,
+        unwanted: Collection[SlurmNode],
+        *,
+        named: bool,
+    ) -> str:
+        """No node can take all of them: perhaps as one kind of pod finds none."""
+        kinds: list[tuple[list[Pod], Collection[str]]] = []
+        for answer, pods in asking.items():
+            found = self._shared(answer, partition)
+            known = self._known(partition)
+            shut = dict(found.obstacles)
+            if known is not None:
+                shut = {name: found.obstacles.get(name, STRANGER) for name in found.excluded or ()}
+                if not found.hopeless:
+                    shut = dict.fromkeys(known.intersection(unwanted), UNWANTED) | shut
+            if found.hopeless or self._none_left(found, partition, unwanted):
+                where = partition if known is not None else ""
+                return core_fit.none_can(shut.values(), where, pods if named else ())
+            kinds.append((pods, shut.values()))
+        return core_fit.at_odds(kinds, partition)
+
+    def beside(self, pods: Iterable[Pod], sights: Iterable[Sight]) -> Mapping[SlurmNode, Taken]:
+        """On the nodes of their jobs, while none of them has been let go: what pods take that Slurm does not count."""
+        if any(NODE_ANNOTATION in pod.annotations for pod in pods):
+            return {}
+        twins = self._nodes()
+        held = {n for s in sights if s.live and s.record is not None for n in s.record.nodes}
+        return {name: self._beside(twins[name].name) for name in held if name in twins}
 
     def unread(self, pods: Iterable[Pod]) -> str:
         """That what they mount is not there, or that nobody has read yet where it lies; "" = neither."""
@@ -177,9 +221,12 @@ class Candidates:
         return tuple(found), tuple(sources)
 
     def _obstacle(self, needs: Needs, node: Node) -> str:
-        seated = self._seated.get(node.name)
-        taken = Taken(*seated, self._taken(node.name)) if seated is not None else UNUSED
-        return intern(core_fit.obstacle(needs, node, taken))  # a thousand nodes may fail by one rule
+        # A thousand nodes may fail by one rule.
+        return intern(core_fit.obstacle(needs, node, self._beside(node.name)))
+
+    def _beside(self, name: KubeNode) -> Taken:
+        seated = self._seated.get(name)
+        return Taken(*seated, self._taken(name)) if seated is not None else UNUSED
 
     def _taken(self, name: KubeNode) -> Mapping[str, Fraction]:
         others = self._amounts.get((name, False), {})
@@ -202,10 +249,10 @@ class Candidates:
         failing = {name: why for name, node in nodes.items() if (why := obstacles.get(node.name, ""))}
         failing |= dict.fromkeys(self._overcommitted & nodes.keys(), OVERCOMMITTED)
         if known is None:
-            return Fit(failing, None, _hopeless(failing.values(), len(nodes)))
+            return Fit(failing, None, _none_can(failing.values(), len(nodes)))
         strangers = dict.fromkeys(known - nodes.keys(), STRANGER)
         shut = strangers | {name: failing[name] for name in known.intersection(failing)}
-        return Fit(failing, tuple(sorted(shut)), _hopeless(shut.values(), len(known), partition))
+        return Fit(failing, tuple(sorted(shut)), _none_can(shut.values(), len(known), partition))
 
     def _leave(self, uid: Uid) -> None:
         """The pod waits no longer, or asks for something else."""
@@ -310,8 +357,6 @@ def _named(kind: str, found: Volume | StorageClass | None) -> _Source:
     return (kind, found.name) if found is not None else ()
 
 
-def _hopeless(obstacles: Collection[str], nodes: int, partition: str = "") -> str:
+def _none_can(obstacles: Collection[str], nodes: int, partition: str = "") -> str:
     """Of so many nodes; "" if one has no obstacle, or if there are none at all."""
-    if not nodes or len(obstacles) < nodes:
-        return ""
-    return f"no node{f' of partition {partition}' if partition else ''} can take the pod: {told(obstacles)}"
+    return core_fit.none_can(obstacles, partition) if nodes and len(obstacles) >= nodes else ""

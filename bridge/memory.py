@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bridge.core.attempt import EXCLUSION_LIFE
 from bridge.core.facts import ClaimRefused, Refusal
+from bridge.core.grouping.gangs import family_uid
 from bridge.core.model import (
     GroupKey,
     JobId,
@@ -70,6 +72,9 @@ class Memory:
         ] = {}  # text, when, times taken in a row, times
         self._no_fast: dict[GroupKey, float] = {}
         self._unpadded: dict[GroupKey, float] = {}
+        self._shunned: dict[
+            str, tuple[tuple[SlurmNode, ...], float]
+        ] = {}  # of a family of gangs: nodes, when
         self._drained: dict[SlurmNode, float] = {}
         self._dead_since: dict[KubeNode, float] = {}
         self._ready_since: dict[KubeNode, float] = {}
@@ -101,6 +106,16 @@ class Memory:
         self._doubts.pop(key, None)
         for job in self._asked_by.pop(key, ()):
             self._asked.pop(job, None)
+
+    def shun(self, key: GroupKey, nodes: tuple[SlurmNode, ...]) -> None:
+        """They refused pods of a gang. Pods tell it themselves; but their controller may make all of them anew."""
+        now = self._clock()
+        kept = {one: told for one, told in self._shunned.items() if now - told[1] < EXCLUSION_LIFE}
+        self._shunned = kept | {family_uid(key): (nodes, now)}
+
+    def shunned(self, key: GroupKey) -> tuple[SlurmNode, ...]:
+        nodes, told = self._shunned.get(family_uid(key), ((), 0.0))
+        return nodes if nodes and self._clock() - told < EXCLUSION_LIFE else ()
 
     # --- jobs -------------------------------------------------------------------------------------
 

@@ -236,6 +236,7 @@ class Snapshot:
             refusal=asked.refusal,
             epoch=self._translator.epoch,
             fit=asked.fit,
+            beside=self.candidates.beside(pods, sights.values()) if gang is not None else {},
             unread=self._translator.unread(key, pods),
             fast_id=current[0],
             fast_allowed=asked.spec is not None and self._fast_allowed(key, asked.spec),

@@ -7,7 +7,7 @@ like all of memory: most looks at a pod follow a change of its status, on which 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 from bridge.candidates import ABSENT, Candidates
@@ -34,7 +34,7 @@ class _Answer:
     question: tuple[object, ...]
     spec: JobSpec | None
     error: str = ""
-    avoided: tuple[SlurmNode, ...] = ()
+    avoided: Mapping[str, tuple[SlurmNode, ...]] = field(default_factory=dict)
     avoiding: JobSpec | None = None  # the same job on none of those
 
 
@@ -90,11 +90,25 @@ class Translator:
         answer = self._answer(group, number)
         if answer.spec is None:
             return Job(group=group, refusal=Refusal(text=answer.error, retry_in=None))
-        fit = self._candidates.fit(group.pods, answer.spec.partition, answer.spec.excluded_nodes)
-        wanted = self._avoiding(key, answer, answer.spec, self._avoided(number, fit))
+        fit = self._fit(group, answer.spec)
+        wanted = self._avoiding(key, answer, answer.spec, self._avoided(key, number, fit))
         bare = number.bare or self._memory.unpadded(key)
         spec = capped(unpadded(wanted) if bare else wanted, self._longest(wanted.partition))
         return Job(group=group, spec=spec, refusal=self._memory.refusal(key, spec), fit=fit)
+
+    def _fit(self, group: Group, spec: JobSpec) -> Fit:
+        """Components of a job have lists of their own."""
+        own = spec.excluded_nodes
+        whole = self._candidates.fit(group.pods, spec.partition, own)
+        if not spec.others:
+            return whole
+        members = {pod.uid: pod for pod in group.pods}
+        parts = {
+            one.size: self._candidates.fit([members[u] for u in one.pods], spec.partition, own, named=True)
+            for one in (spec, *spec.others)
+        }
+        none = next((part.hopeless for part in parts.values() if part.hopeless), "")
+        return replace(whole, hopeless=none, parts=parts)
 
     def _answer(self, group: Group, number: attempts.Attempt) -> _Answer:
         undivided = self._undivided() if group.gang is not None else ""
@@ -120,7 +134,7 @@ class Translator:
         return answer
 
     def _avoiding(
-        self, key: GroupKey, answer: _Answer, spec: JobSpec, avoided: tuple[SlurmNode, ...]
+        self, key: GroupKey, answer: _Answer, spec: JobSpec, avoided: Mapping[str, tuple[SlurmNode, ...]]
     ) -> JobSpec:
         if answer.avoiding is not None and answer.avoided == avoided:
             return answer.avoiding
@@ -128,11 +142,17 @@ class Translator:
         self._answers[key] = replace(answer, avoided=avoided, avoiding=wanted)
         return wanted
 
-    def _avoided(self, number: attempts.Attempt, fit: Fit) -> tuple[SlurmNode, ...]:
+    def _avoided(
+        self, key: GroupKey, number: attempts.Attempt, fit: Fit
+    ) -> Mapping[str, tuple[SlurmNode, ...]]:
         """What earlier attempts taught, and every node that can't take the pod and that Slurm is known to have: it
-        refuses unknown names."""
+        refuses unknown names. By the size of the pods, "" = for all that have no list of their own."""
+        return {size: self._shut(key, number, one) for size, one in {"": fit, **fit.parts}.items()}
+
+    def _shut(self, key: GroupKey, number: attempts.Attempt, fit: Fit) -> tuple[SlurmNode, ...]:
         nodes = self._nodes()
         taught = number.avoided(lambda name: name in nodes and name not in fit.obstacles, self._wall())
+        taught = (*taught, *self._memory.shunned(key))
         shut = fit.excluded
         if shut is None:
             shut = tuple(sorted(name for name in fit.obstacles if name in self._memory.slurm_nodes))

@@ -17,6 +17,7 @@ QUIET = 60.0  # seconds between two writes of one condition
 ESTIMATE_QUIET = (
     600.0  # seconds, if only Slurm's estimate changed: the backfill scheduler moves it at every pass
 )
+LONGEST = 300  # characters of what kube-scheduler says
 ESTIMATE = ", expected to start at "
 _WAITS = re.compile(r"job ([0-9]{1,9}) is PENDING\b", re.ASCII)
 
@@ -75,17 +76,26 @@ def waiting_job(pod: Pod) -> JobId | None:
 
 def worth_writing(pod: Pod, wanted: Condition, now: float) -> bool:
     """Changed, and not written within the last minute (a clock set back counts as long ago). That all are there, and
-    what Slurm says then, is news."""
+    what Slurm says then, is news, and so is the binding of a pod that said why it had none."""
     present = pod.condition(wanted.type)
     if present is None:
         return True
     if (present.status, present.reason, present.message) == (wanted.status, wanted.reason, wanted.message):
         return False
-    if present.reason == Reason.GATHERING != wanted.reason:
+    if present.reason in (Reason.GATHERING, Reason.GRANTED) and present.reason != wanted.reason:
         return True
     said, says = present.message.partition(ESTIMATE)[0], wanted.message.partition(ESTIMATE)[0]
     same = (present.status, present.reason, said) == (wanted.status, wanted.reason, says)
     return not 0 <= now - present.probed < (ESTIMATE_QUIET if same else QUIET)
+
+
+def unbound_because(pod: Pod) -> str:
+    """What kube-scheduler says of a pod that was let go to its node, and that it can't bind; "" = nothing."""
+    said = pod.condition(SCHEDULED_CONDITION)
+    if pod.gates or said is None or said.status != "False":
+        return ""
+    text = " ".join(said.message.split())
+    return text if len(text) <= LONGEST else text[:LONGEST] + "…"
 
 
 def disruption(verdict: Verdict, now: float) -> Condition:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.attempt import Attempt
-from bridge.core.fit import EVERYWHERE, Fit
+from bridge.core.fit import EVERYWHERE, Fit, Taken
 from bridge.core.ledger import Busy
 from bridge.core.model import (
     Group,
@@ -203,6 +203,9 @@ class Facts:
     refusal: Refusal | None = None
     epoch: str = ""  # by which rules pods become jobs now (core.changed)
     fit: Fit = EVERYWHERE  # which nodes can take its pods now
+    beside: Mapping[SlurmNode, Taken] = field(
+        default_factory=dict
+    )  # of a gang that is to start: on its job's nodes
     unread: str = ""  # "Job ns/name has not been read yet", or "waiting for …, which does not exist"
     fast_id: JobId | None = None  # the id of this attempt's immediate allocation
     fast_allowed: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -29,9 +29,9 @@ from bridge.core.constraints import (
     Volume,
     VolumeClaim,
 )
-from bridge.core.model import Node, Pod, SlurmNode
+from bridge.core.model import JobRecord, Node, Pod, SlurmNode
 from bridge.errors import UserError
-from bridge.names import EXTENDED_DEVICE_CLASS_PREFIX
+from bridge.names import EXTENDED_DEVICE_CLASS_PREFIX, OPTION_PREFIX
 
 # What a cordon is to a pod: one that tolerates this may go there all the same.
 CORDONED = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
@@ -42,6 +42,7 @@ UNWANTED = "is excluded by the option exclude-nodes"
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _PLURALS = {"is": "are", "has": "have", "does": "do", "takes": "take"}
+_KINDS_SHOWN = 4  # of pods, by what they need of a node, in one message
 _LONGEST = 200  # characters of a selector that a message shows
 
 
@@ -72,6 +73,8 @@ class Fit:
     # partition has is not known.
     excluded: tuple[SlurmNode, ...] | None = None
     hopeless: str = ""  # that no node can take it, in sentences; "" = some can, or it isn't known
+    # Of a gang of several sizes: of the pods of each size, by JobSpec.size. The rest is what one job of all would have.
+    parts: Mapping[str, Fit] = field(default_factory=dict)
 
 
 EVERYWHERE = Fit()
@@ -114,6 +117,18 @@ def obstacle(asks: Needs, node: Node, taken: Taken = UNUSED) -> str:
     return ""
 
 
+def crowded(pods: Sequence[Pod], node: Node, taken: Taken) -> str:
+    """Why the node has no room for all of them, where it may have room for each."""
+    if (limit := most_pods(node)) is not None and taken.pods + len(pods) > limit:
+        return f"has no room for {len(pods)} pods more"
+    together: dict[str, Fraction] = {}
+    for name, amount in (one for pod in pods for one in needs(pod).requests):
+        together[name] = together.get(name, Fraction()) + amount
+    if node.allocatable and (short := _short(together.items(), node, taken.amounts)):
+        return f"has too little left for {len(pods)} pods, beside those that Slurm does not count ({short})"
+    return ""
+
+
 def most_pods(node: Node) -> int | None:
     """How many pods kubelet takes; None = it does not say."""
     text = node.allocatable.get("pods")
@@ -142,6 +157,42 @@ def reach(
     if claim.chosen:
         return (Term(fields=(Requirement("metadata.name", "In", (claim.chosen,)),)),)
     return storage_class.reach
+
+
+def unfit(fit: Fit, record: JobRecord) -> dict[SlurmNode, str]:
+    """The nodes that the job holds and that can't take the pods they are for, and why."""
+    sizes = record.mark.sizes if record.mark is not None else ()
+    found: dict[SlurmNode, str] = {}
+    for at, part in enumerate(record.parts or (record,)):
+        own = fit.parts.get(sizes[at], fit) if record.parts and at < len(sizes) else fit
+        found |= {name: why for name in part.nodes if (why := own.obstacles.get(name, ""))}
+    return found
+
+
+def none_can(obstacles: Iterable[str], partition: str, pods: Sequence[Pod] = ()) -> str:
+    """`obstacles`: one for each node. `pods`: those that it is about, () = the one that reads it."""
+    where = f" of partition {partition}" if partition else ""
+    return f"no node{where} can take {named(pods) or 'the pod'}: {told(obstacles)}"
+
+
+def at_odds(kinds: Sequence[tuple[Sequence[Pod], Iterable[str]]], partition: str) -> str:
+    """Each of these kinds of pods could go somewhere, and no node can take them all. With each the obstacles."""
+    where = f" of partition {partition}" if partition else ""
+    shown = [(pods, text) for pods, obstacles in kinds if (text := told(obstacles))]
+    each = [f"{named(pods)}: {text}" for pods, text in shown[:_KINDS_SHOWN]]
+    if more := len(shown) - len(each):
+        each.append(f"and {more} more kinds of pods")
+    return (
+        f"the pods of one job share one list of excluded nodes, and no node{where} can take all of them: "
+        f"{'; '.join(each)}. Let some nodes take them all; or let pods that need other nodes ask for other amounts,"
+        f" with {OPTION_PREFIX}sizes: own; or take them out of the gang"
+    )
+
+
+def named(pods: Sequence[Pod]) -> str:
+    others = len(pods) - 1
+    more = "" if others < 1 else f" and {others} other{'s' if others > 1 else ''}"
+    return f"pod {pods[0].ref}{more}" if pods else ""
 
 
 def told(obstacles: Iterable[str]) -> str:

@@ -145,17 +145,13 @@ def seated(facts: Facts) -> Facts:
     return replace(facts, group=build(group.key, pods, group.workload, group.owners, group.gang))
 
 
-def half_started(facts: Facts, running: Sequence[Member], record: JobRecord) -> Verdict | None:
-    """Some have their nodes, and others of the first hour can't get theirs: all begin anew."""
+def half_started(facts: Facts, running: Sequence[Member], record: JobRecord) -> list[Pod]:
+    """Those of the first hour without a node, beside whom others have held theirs for longer than gang-timeout."""
     gang = facts.group.gang
-    if gang is None or not is_granted(record.states):
-        return None
+    if gang is None or not is_granted(record.states) or facts.granted_age <= gang.timeout:
+        return []
     first = min((m.pod.bound_at for m in running if m.pod.bound_at), default=0.0)
-    late = [pod for pod in unbound(running) if pod.created <= first]  # whoever came for a lost one came later
-    if not late or facts.granted_age <= gang.timeout:
-        return None
-    text = f"pod {late[0].ref} got no node within {gang.timeout} s of job {record.id}; its gang begins anew"
-    return Verdict(Reason.LOST_GRANT, text)
+    return [pod for pod in unbound(running) if pod.created <= first]  # whoever came for a lost one came later
 
 
 def bereft(facts: Facts, running: Sequence[Member], record: JobRecord) -> Verdict | None:

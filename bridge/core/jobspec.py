@@ -110,11 +110,16 @@ def translate(
     return sizes.apart(spec, group, found, settings, undivided) if group.gang is not None else spec
 
 
-def avoiding(spec: JobSpec, nodes: tuple[SlurmNode, ...]) -> JobSpec:
-    """The same job on none of these nodes either. Ten thousand jobs may share one tuple."""
-    own = spec.excluded_nodes
-    names = tuple(dict.fromkeys((*own, *nodes))) if own else nodes
-    return spec.each(lambda one: replace(one, excluded_nodes=names))
+def avoiding(spec: JobSpec, nodes: Mapping[str, tuple[SlurmNode, ...]]) -> JobSpec:
+    """The same job on none of these nodes either: of each component those of its size, else those of "". Ten thousand
+    jobs may share one tuple."""
+
+    def change(one: JobSpec) -> JobSpec:
+        names = nodes.get(one.size, nodes[""])
+        both = tuple(dict.fromkeys((*one.excluded_nodes, *names))) if one.excluded_nodes else names
+        return replace(one, excluded_nodes=both)
+
+    return spec.each(change)
 
 
 def capped(spec: JobSpec, longest: int | None) -> JobSpec:

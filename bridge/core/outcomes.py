@@ -103,8 +103,9 @@ def refusal(step: SubmitJob | SubmitHeld, error: errors.BridgeError) -> str:
         text += f"; {WITHOUT_LIMIT}"
     if error.code == NO_SUCH_NODES and step.spec.memory_per_cpu is not None:
         text += f"; {_asked(step.spec)}"
-    avoided = hostlist.compress(step.spec.excluded_nodes)
-    return f"{text}; nodes excluded: {avoided}" if avoided else text
+    each = dict.fromkeys(hostlist.compress(one.excluded_nodes) for one in (step.spec, *step.spec.others))
+    avoided = " / ".join(names or "-" for names in each)
+    return f"{text}; nodes excluded: {avoided}" if any(each) else text
 
 
 def _asked(spec: JobSpec) -> str:

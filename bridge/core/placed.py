@@ -68,9 +68,11 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
         text = f"{over.text}, by an older record: it is read again"
         return Decision(verdict=Verdict(Reason.RUNNING, text), reads=(sight.id,), again=1.0)
     ended = ended or over or _preempting(record)
-    ended = ended or gangs.bereft(facts, running, record) or gangs.half_started(facts, running, record)
+    ended = ended or gangs.bereft(facts, running, record)
     if ended is not None:
         return end_pods(facts, running, record, ended)
+    if late := gangs.half_started(facts, running, record):
+        return waiting.begin_anew(facts, running, record, late)
     joining = waiting.joining(facts, running, record)
     return Decision(
         verdict=joining.verdict if joining is not None else _running_verdict(running, record),

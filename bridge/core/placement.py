@@ -78,6 +78,18 @@ def _asked_as_one(spec: JobSpec | None, record: JobRecord) -> JobSpec | None:
     return next((one for one in (spec, *spec.others) if sizes == (one.size,)), spec.most)
 
 
+def of_record(spec: JobSpec, record: JobRecord) -> Iterator[tuple[JobRecord, JobSpec]]:
+    """The job that Slurm has and what it is asked for; of several sizes each component that there are pods for."""
+    if record.parts:
+        sizes = record.mark.sizes if record.mark is not None else ()
+        each = {one.size: replace(one, others=(), most=None) for one in (spec, *spec.others)}
+        yield from (
+            (part, each[size]) for size, part in zip(sizes, record.parts, strict=False) if size in each
+        )
+    else:
+        yield record, _asked_as_one(spec, record) or spec
+
+
 def _by_component(
     group: Group,
     record: JobRecord,
@@ -214,12 +226,10 @@ def shortfall(spec: JobSpec, record: JobRecord) -> str:
     Whoever may change a waiting job (its owner, an operator) can make it smaller, and the pod would use what it lacks.
     Raises ProtocolError if a gres text is none that Slurm writes.
     """
-    if record.parts:
-        of_size = zip(record.mark.sizes if record.mark is not None else (), record.parts, strict=False)
-        each = {one.size: replace(one, most=None) for one in (spec, *spec.others)}
-        found = (shortfall(each[size], part) for size, part in of_size if size in each)
-        return " and ".join(filter(None, found))
-    spec = _asked_as_one(spec, record) or spec
+    return " and ".join(filter(None, (_shortfall(own, part) for part, own in of_record(spec, record))))
+
+
+def _shortfall(spec: JobSpec, record: JobRecord) -> str:
     missing: list[str] = []
     gpus = devices.wanted(spec.gres)
     held = [_gpus(_gres(record, position)) for position in range(len(record.nodes))]
@@ -232,7 +242,7 @@ def shortfall(spec: JobSpec, record: JobRecord) -> str:
     cpus = spec.tasks * spec.cpus_per_task
     if record.cpus is not None and record.cpus < cpus:
         missing.append(f"{record.cpus} of {cpus} CPUs")
-    if less := cramped(spec, record):
+    if less := _cramped(spec, record):
         missing.append(less)
     if record.memory_mib and record.memory_mib < (spec.memory_mib or 0):
         missing.append(f"{record.memory_mib} of {spec.memory_mib} MiB of memory")
@@ -242,11 +252,10 @@ def shortfall(spec: JobSpec, record: JobRecord) -> str:
 def cramped(spec: JobSpec, record: JobRecord) -> str:
     """Of memory for each pod of a gang, in words; "" = it has enough, or its memory is counted by the node. Whoever
     comes for a lost pod may ask for more than that one did."""
-    if record.parts:
-        of_size = dict(zip(record.mark.sizes if record.mark is not None else (), record.parts, strict=False))
-        found = (cramped(one, of_size[one.size]) for one in (spec, *spec.others) if one.size in of_size)
-        return next(filter(None, found), "")
-    spec = _asked_as_one(spec, record) or spec
+    return next(filter(None, (_cramped(own, part) for part, own in of_record(spec, record))), "")
+
+
+def _cramped(spec: JobSpec, record: JobRecord) -> str:
     wanted, has = spec.cpus_per_task * (spec.memory_per_cpu or 0), record.memory_per_cpu
     each = (has or 0) * (record.cpus_per_task or 1)
     return f"{each} of {wanted} MiB of memory for each pod" if has and each < wanted else ""

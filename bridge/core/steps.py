@@ -57,11 +57,10 @@ class Prioritize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateExclusions:
-    """Change which nodes a waiting job of ours must not get; `parts`: of a job of several sizes its components."""
+    """Change which nodes a waiting job of ours must not get; of a job of several sizes, which each component."""
 
     id: JobId
-    excluded: tuple[SlurmNode, ...]
-    parts: tuple[JobId, ...] = ()
+    excluded: Mapping[JobId, tuple[SlurmNode, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

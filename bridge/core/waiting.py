@@ -11,13 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bridge.core import environment, gangs, held
-from bridge.core.conditions import job_condition, worth_writing
-from bridge.core.facts import Facts, Member
+from bridge.core.attempt import Attempt, of_pod
+from bridge.core.conditions import job_condition, unbound_because, worth_writing
+from bridge.core.ends import end_pods
+from bridge.core.facts import PATIENCE, Facts, Member
+from bridge.core.fit import crowded, unfit
 from bridge.core.grouping.gangs import generation_of
 from bridge.core.ledger import Busy, started
 from bridge.core.limits import spent, told, too_long, user_end
 from bridge.core.model import Condition, JobRecord, KubeNode, Pod, SlurmNode, is_ended, is_granted
-from bridge.core.placement import PlacementError, Slot, cramped, place, shortfall
+from bridge.core.placement import PlacementError, Slot, cramped, of_record, place, shortfall
 from bridge.core.steps import (
     Decision,
     EndJob,
@@ -76,11 +79,13 @@ def _exclusions(facts: Facts, record: JobRecord) -> tuple[Step, ...]:
     A job that may run nowhere loses its priority in Slurm (BadConstraints, measured with 26.05): then the old list
     stands, and a grant is given back.
     """
-    wanted = facts.spec.excluded_nodes if facts.spec else record.excluded
-    outdated = (part for part in record.parts or (record,) if set(wanted) != set(part.excluded))
-    if facts.fit.hopeless or next(outdated, None) is None:
+    if facts.fit.hopeless or facts.spec is None:
         return ()
-    return (UpdateExclusions(id=record.id, excluded=wanted, parts=tuple(part.id for part in record.parts)),)
+    asked = of_record(facts.spec, record)
+    outdated = {
+        part.id: own.excluded_nodes for part, own in asked if set(own.excluded_nodes) != set(part.excluded)
+    }
+    return (UpdateExclusions(id=record.id, excluded=outdated),) if outdated else ()
 
 
 def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
@@ -102,10 +107,13 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         )
     if lacks:
         return lose(facts, pods, record, f"job {record.id} was changed in Slurm and has only {lacks}")
-    unusable = [(name, why) for name in record.nodes if (why := facts.fit.obstacles.get(name, ""))]
+    unusable = unfit(facts.fit, record)
     if unusable:  # kube-scheduler would find out, and take longer
-        text = "; ".join(f"node {name} {why}" for name, why in unusable)
-        return lose(facts, pods, record, text, closed=[name for name, _ in unusable])
+        text = "; ".join(f"node {name} {why}" for name, why in unusable.items())
+        return lose(facts, pods, record, text, closed=tuple(unusable))
+    if full := _crowded(facts, record, slots):
+        text = "; ".join(f"node {name} {why}" for name, why in full.items())
+        return lose(facts, pods, record, text, refused=tuple(full))
     if facts.catching_up and any(slot.gpus for slot in slots):
         text = f"job {record.id} is granted; reading whose containers may be left on its nodes"
         return Decision(verdict=Verdict(Reason.STALE, text), again=0.2)
@@ -121,9 +129,9 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         return Decision(verdict=Verdict(Reason.STALE, text), reads=(other,), again=held.LOOK)
     on_the_way = all(SCHEDULING_GATE not in pod.gates for pod in pods)
     if on_the_way and facts.granted_age > facts.limits.bind_timeout:
-        text = (
-            f"not bound {facts.limits.bind_timeout:.0f} s after job {record.id} got {','.join(record.nodes)}"
-        )
+        places, said = ",".join(record.nodes), next(filter(None, map(unbound_because, pods)), "")
+        text = f"not bound {facts.limits.bind_timeout:.0f} s after job {record.id} got {places}"
+        text += f"; kube-scheduler says: {said}" if said else ""
         return lose(facts, pods, record, text, refused=record.nodes)
     by_uid = {slot.pod: slot for slot in slots}
     steps: list[Step] = list(_told(facts, pods, record)) if facts.barred else []
@@ -140,6 +148,20 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         reason, text = Reason.THROTTLED, f"job {record.id} is granted; enough pods are on their way already"
     again = 0.2 if held_back else NOMINATE_AGAIN
     return Decision(verdict=Verdict(reason, text), steps=tuple(steps), again=again)
+
+
+def _crowded(facts: Facts, record: JobRecord, slots: Sequence[Slot]) -> dict[SlurmNode, str]:
+    """Nodes where not all of the pods would start that are to go there: each by itself might."""
+    members = {pod.uid: pod for pod in facts.group.pods}
+    there: dict[KubeNode, list[Pod]] = {}
+    for slot in slots:
+        there.setdefault(slot.node, []).append(members[slot.pod])
+    found: dict[SlurmNode, str] = {}
+    for name in record.nodes:
+        node, taken = facts.nodes.get(name), facts.beside.get(name)
+        if node is not None and taken is not None and len(pods := there.get(node.name, [])) > 1:
+            found[name] = crowded(pods, node, taken)
+    return {name: why for name, why in found.items() if why}
 
 
 def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decision | None:
@@ -168,8 +190,8 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, str(error)), again=NOMINATE_AGAIN)
     if (busy := facts.busy.get(record.id)) is not None:
         return gangs.told(facts, pods, Verdict(Reason.DEVICES_BUSY, busy.text), again=NOMINATE_AGAIN)
-    barred = {node.name: facts.fit.obstacles.get(name, "") for name, node in facts.nodes.items()}
-    unusable = [(node, why) for pod in pods if (why := barred.get(node := slots[pod.uid].node, ""))]
+    shut = {_twin(facts, name): why for name, why in unfit(facts.fit, record).items()}
+    unusable = [(node, why) for pod in pods if (why := shut.get(node := slots[pod.uid].node, ""))]
     if unusable:
         text = "; ".join(f"node {node} of job {record.id} {why}" for node, why in unusable)
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, text), again=BARRED_AGAIN)
@@ -232,13 +254,29 @@ def _hand_over(facts: Facts, pod: Pod, slot: Slot, record: JobRecord, *, gated: 
         and (not gang or pod.annotations.get(GANG_ANNOTATION) == gang)
         and variables.items() <= pod.annotations.items()
     )
-    shown = job_condition(record, facts.now, note=told(facts, record))
+    shown = _on_its_way(facts, pod, slot.node, record)
     nominate = Nominate(pod=pod, node=slot.node, conditions=(shown,))
     nominated = pod.nominated == slot.node
     if gated:
         return [release] if nominated else [nominate, release]
     steps: list[Step] = [] if released else [release]
+    if shown.reason == Reason.GRANTED:
+        # A refusal takes the nomination back, and the next one would wake kube-scheduler only to refuse again.
+        # One that believes to lead and sees something else may just have written that.
+        present = pod.condition(shown.type)
+        young = present is not None and 0 <= facts.now - present.probed < PATIENCE
+        tell = not young and _news(facts, pod, shown)
+        return [*steps, SetConditions(pod=pod, conditions=(shown,))] if tell else steps
     return steps if nominated else [*steps, nominate]
+
+
+def _on_its_way(facts: Facts, pod: Pod, node: KubeNode, record: JobRecord) -> Condition:
+    """Whoever is not bound after a while says why."""
+    said = unbound_because(pod) if facts.granted_age > PATIENCE else ""
+    if not said:
+        return job_condition(record, facts.now, note=told(facts, record))
+    text = f"job {record.id} holds node {node}, and the pod is not bound there: kube-scheduler says: {said}"
+    return job_condition(None, facts.now, refused=text, reason=Reason.GRANTED)
 
 
 def _twin(facts: Facts, name: SlurmNode) -> KubeNode | None:
@@ -258,13 +296,42 @@ def lose(
     """Write the next attempt first: a cancelled job must never look like a person's cancel of the current attempt."""
     following = facts.attempt.next(refused=refused, closed=closed, now=facts.now)
     verdict = Verdict(Reason.LOST_GRANT, why)
-    steps: list[Step] = []
-    for pod in pods:
-        shown = job_condition(None, facts.now, refused=f"grant given back: {why}", reason=verdict.reason)
-        steps.append(Forsake(pod=pod, attempt=following))
-        steps.append(Nominate(pod=pod, node=KubeNode(""), conditions=(shown,)))
+    steps = list(_forsaken(facts, pods, following, verdict))
     sight = facts.sights.get(record.id)
     if sight is not None and sight.live:
         steps.append(EndJob(id=record.id, wait_status=None, why=f"grant given back: {why}"))
     steps += [Notify(pod=pod, verdict=verdict) for pod in pods]
     return Decision(verdict=verdict, steps=tuple(steps), again=1.0)
+
+
+def _forsaken(facts: Facts, pods: Sequence[Pod], following: Attempt, verdict: Verdict) -> Iterator[Step]:
+    text = f"grant given back: {verdict.text}"
+    for pod in pods:
+        shown = job_condition(None, facts.now, refused=text, reason=verdict.reason)
+        yield Forsake(pod=pod, attempt=following)
+        yield Nominate(pod=pod, node=KubeNode(""), conditions=(shown,))
+
+
+def begin_anew(facts: Facts, running: Sequence[Member], record: JobRecord, late: Sequence[Pod]) -> Decision:
+    """Half a gang runs, and `late` get no node: for those it is a lost grant, and their next job avoids the nodes that
+    did not take them. First, as those that run take what they know with them."""
+    said = next(filter(None, map(unbound_because, late)), "")
+    within = facts.group.gang.timeout if facts.group.gang is not None else 0
+    text = f"pod {late[0].ref} got no node within {within} s of job {record.id}"
+    text += f" (kube-scheduler says: {said})" if said else ""
+    verdict = Verdict(Reason.LOST_GRANT, f"{text}; its gang begins anew")
+    tried = record.mark.attempt if record.mark is not None else facts.attempt.number
+    waits = [pod for pod in late if of_pod(pod).number <= tried]
+    sent = {
+        pod.annotations.get(NODE_ANNOTATION)
+        for pod in waits
+        if pod.labels.get(JOB_ID_LABEL) == str(record.id)
+    }
+    taught = [name for name in record.nodes if _twin(facts, name) in sent]
+    shut = unfit(facts.fit, record)
+    closed = [name for name in taught if name in shut]
+    refused = [name for name in taught if name not in shut]
+    following = facts.attempt.next(refused=refused, closed=closed, now=facts.now)
+    ends = end_pods(facts, running, record, verdict)
+    notes = (Notify(pod=pod, verdict=verdict) for pod in waits)
+    return replace(ends, steps=(*_forsaken(facts, waits, following, verdict), *notes, *ends.steps))

@@ -16,6 +16,7 @@ from dataclasses import replace
 from bridge.apply import WriteDoor
 from bridge.core import held
 from bridge.core.breaker import PAUSE, Key
+from bridge.core.grouping.gangs import generation_of
 from bridge.core.lifecycle import decide
 from bridge.core.model import GroupKey, JobId, JobRecord, Pod, Uid, Workload
 from bridge.core.outcomes import Outcome, of_submit, refusal, too_long
@@ -26,6 +27,7 @@ from bridge.core.steps import (
     DeletePod,
     DrainNode,
     EndJob,
+    Forsake,
     Nominate,
     Prioritize,
     Release,
@@ -241,6 +243,8 @@ class GroupsLoop:
         if isinstance(step, Release):
             self._snapshot.memory.note_released(step.job)
             self._snapshot.memory.unbar(key)
+        if isinstance(step, Forsake) and generation_of(key) and step.attempt.excluded:
+            self._snapshot.memory.shun(key, step.attempt.excluded)
         if isinstance(step, DrainNode):
             self._snapshot.memory.note_drained(step.node)
         if isinstance(step, SubmitJob | SubmitHeld):
@@ -257,8 +261,9 @@ class GroupsLoop:
         if isinstance(step, Prioritize) and (known := self._watcher.records.get(step.id)) is not None:
             self._watcher.note(replace(known, priority=step.priority))
         if isinstance(step, UpdateExclusions) and (known := self._watcher.records.get(step.id)) is not None:
-            parts = tuple(replace(part, excluded=step.excluded) for part in known.parts)
-            self._watcher.note(replace(known, excluded=step.excluded, parts=parts))
+            own = step.excluded
+            parts = tuple(replace(part, excluded=own.get(part.id, part.excluded)) for part in known.parts)
+            self._watcher.note(replace(known, excluded=own.get(known.id, known.excluded), parts=parts))
         if isinstance(step, AdoptJob) and (known := self._watcher.records.get(step.id)) is not None:
             self._watcher.note(replace(known, mark=step.mark, overwritten=False))
             self.job_changed(step.id)

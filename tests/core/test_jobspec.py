@@ -127,7 +127,7 @@ def test_every_annotation_of_ours_reaches_its_field() -> None:
     assert (found.nice, found.dependency, found.comment, found.begin) == (5, "afterok:1", "c", "1796112000")
     assert (found.deadline, found.prefer, found.segment_size) == ("1796112060", "fast", 4)
     assert found.excluded_nodes == ("n1", "n2")
-    assert avoiding(found, (SlurmNode("n2"), SlurmNode("n9"))).excluded_nodes == ("n1", "n2", "n9")
+    assert avoiding(found, {"": (SlurmNode("n2"), SlurmNode("n9"))}).excluded_nodes == ("n1", "n2", "n9")
 
 
 def test_settings_are_weaker_than_the_pod_s_fields_than_the_job_than_the_pod_s_annotations() -> None:

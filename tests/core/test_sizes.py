@@ -103,9 +103,14 @@ def test_what_the_components_ask_for_is_what_their_pods_ask_for(asked: list[tupl
     assert len({one.mark for one in found}) == 1
 
 
-def test_every_change_of_the_job_is_one_of_each_component() -> None:
-    found = avoiding(spec(*UNEQUAL), (SlurmNode("n1"),))
-    assert [one.excluded_nodes for one in every(found)] == [("n1",), ("n1",)]
+def test_each_component_avoids_what_its_own_pods_can_not_use() -> None:
+    first = replace(UNEQUAL[0], annotations={"slurmjob.slinky.slurm.net/exclude-nodes": "n9"})
+    asked = spec(first, *UNEQUAL[1:])
+    n1, n2 = SlurmNode("n1"), SlurmNode("n2")
+    found = avoiding(asked, {"": (n1, n2), asked.size: (n1,), asked.others[0].size: (n2,)})
+    assert [one.excluded_nodes for one in every(found)] == [("n9", "n1"), ("n9", "n2")]
+    assert found.most is not None
+    assert found.most.excluded_nodes == ("n9", "n1", "n2"), "one job for all"
 
 
 def test_licenses_are_asked_for_once() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from bridge.core.invariants import no_shared_gpu, placed_by_slurm, positive_evidence, violations
-from bridge.core.model import JobId, JobRecord, Node, Pod, SlurmNode, is_ended
+from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, is_ended
 from bridge.core.picture import Change, Picture
 from bridge.core.takeover import label_of
 from bridge.core.twins import by_slurm_name
@@ -81,9 +81,14 @@ def _deletion(present: Picture, pod: Pod, all_pods: Iterable[Pod], earlier: floa
         return Change(before=replace(present, pods=()), after=present)
     jobs = tuple(_as_of(job, said.changed - earlier) for job in present.jobs)
     there = (p for p in all_pods if p.created <= said.changed and p.uid != pod.uid)
-    others = tuple(replace(other, deleted=0.0) for other in there)  # the rest of a gang may be why
+    others = tuple(_of_then(other, said.changed) for other in there)  # the rest of a gang may be why
     before = replace(present, now=said.changed, pods=(replace(pod, deleted=0.0), *others), jobs=jobs)
     return Change(before=before, after=replace(before, pods=others))
+
+
+def _of_then(pod: Pod, moment: float) -> Pod:
+    later = pod.bound_at > moment
+    return replace(pod, deleted=0.0, node=KubeNode("") if later else pod.node)
 
 
 def _as_of(job: JobRecord, moment: float) -> JobRecord:

@@ -13,6 +13,7 @@ from tests.e2e import kube as k
 from tests.e2e.kube import Object
 from tests.e2e.scene import Scene
 from tests.e2e.slurm import Job
+from tests.e2e.test_kinds import JOBSETS, applied, one_of
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.real
@@ -267,6 +268,64 @@ def test_a_pod_that_mounts_what_does_not_exist_holds_no_node(
     assert not scene.slurm.jobs_of(uid)
     request.getfixturevalue("volume")
     assert _placed(scene, "early") == ("n2", "")
+
+
+def _replicated(name: str, pods: int, selector: Mapping[str, str], gpus: int = 0) -> Object:
+    one = one_of(name, 1, pods)
+    spec = one["template"]["spec"]["template"]["spec"]
+    spec["nodeSelector"] = dict(selector)
+    for amounts in spec["containers"][0]["resources"].values() if gpus else ():
+        amounts["nvidia.com/gpu"] = str(gpus)
+    return one
+
+
+def test_driver_and_workers_of_a_jobset_that_need_different_nodes_get_them_and_the_job_that_waits_follows(
+    scene: Scene, key: str
+) -> None:
+    driver, workers = (
+        _replicated("driver", 1, {key: "cpu"}),
+        _replicated("workers", 2, {key: "gpu"}, gpus=2),
+    )
+    nodes, cpu = set(scene.stack.nodes), scene.stack.nodes[-1]
+    _label(scene, cpu, key, "cpu")
+    with applied(scene, JOBSETS, "train", {"replicatedJobs": [driver, workers]}, {"gang": "true"}):
+        pods = eventually("3 pods are there", lambda: found if len(found := scene.pods()) == 3 else [])
+        names = {"driver" in (name := pod["metadata"]["name"]): name for pod in pods}
+        said = scene.says(names[True], "can take pod")
+        assert "workers" in said
+        assert "driver" not in said
+        filler = scene.slurm.sbatch("--exclusive", "--nodelist=n1")
+        scene.job_becomes(filler, "RUNNING")
+        _label(scene, "n1", key, "gpu")
+        uid = next(k.uid(pod) for pod in pods if "driver" in pod["metadata"]["name"])
+        job = eventually("its job waits", lambda: next(iter(scene.slurm.live_jobs_of(uid)), None), 90)
+        assert job is not None
+
+        def lists() -> list[set[str]]:
+            found = scene.slurm.ask("GET", f"job/{job.id}").json()["jobs"]
+            return [set(hostlist.expand(one["excluded_nodes"])) for one in found]
+
+        assert lists() == [nodes - {cpu}, nodes - {"n1"}]
+        _label(scene, "n2", key, "gpu")
+        eventually("the workers may have n2", lambda: lists() == [nodes - {cpu}, nodes - {"n1", "n2"}], 60)
+        pods = scene.all_running(3)
+        assert {k.job_label(pod) for pod in pods} == {job.id}
+        at = sorted((k.node_of(pod), "driver" in pod["metadata"]["name"]) for pod in pods)
+        assert at == sorted([(cpu, True), ("n2", False), ("n2", False)])
+
+
+def test_pods_of_one_size_that_need_different_nodes_are_told_that_they_share_one_list(
+    scene: Scene, key: str
+) -> None:
+    _label(scene, "n1", key, "cpu")
+    _label(scene, "n2", key, "gpu")
+    driver, workers = _replicated("driver", 1, {key: "cpu"}), _replicated("workers", 1, {key: "gpu"})
+    with applied(scene, JOBSETS, "train", {"replicatedJobs": [driver, workers]}, {"gang": "true"}):
+        for pod in eventually("2 pods are there", lambda: found if len(found := scene.pods()) == 2 else []):
+            said = scene.says(pod["metadata"]["name"], "share one list of excluded nodes")
+            assert f"({key}=cpu)" in said
+            assert f"({key}=gpu)" in said
+        assert not scene.slurm.jobs_of(*map(k.uid, scene.pods()))
 
 
 def test_a_node_that_slurm_does_not_know_changes_nothing_for_waiting_pods(scene: Scene, key: str) -> None:

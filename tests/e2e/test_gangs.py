@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bridge.core.quantity import parse
 from tests.e2e import kube as k
 from tests.e2e.kube import Object
 from tests.e2e.scene import HAUNTED, Scene
@@ -148,26 +149,70 @@ def test_who_comes_for_a_lost_pod_gets_its_place_in_the_job_that_runs(scene: Sce
     assert _one_job(scene, again).id == job.id
 
 
-def test_half_a_gang_holds_its_nodes_no_longer_than_its_timeout_and_starts_when_all_can(scene: Scene) -> None:
-    """Slurm knows nothing of a pod of others that fills n2: one of the two gets its node, the other never does."""
-    room = scene.kube.must("GET", "/api/v1/nodes/n2")["status"]["allocatable"]["cpu"]
-    theirs = k.pod("theirs", scheduler="default-scheduler", cpus=room)
+def test_half_a_gang_holds_its_nodes_no_longer_than_its_timeout_and_begins_anew_without_the_one_it_did_not_get(
+    scene: Scene,
+) -> None:
+    """A pod of others on n2 wants none of the gang beside it, which neither Slurm nor the bridge knows."""
+    theirs = k.pod("theirs", scheduler="default-scheduler")
     theirs["spec"]["nodeName"] = "n2"
+    away = {
+        "labelSelector": {"matchLabels": {"job-name": "half"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    theirs["spec"]["affinity"] = {
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [away]}
+    }
     scene.create(theirs)
     scene.running("theirs")
-    _gang(scene, "half", 2, on=("n1", "n2"), min_nodes="2", gang_timeout="5")
+    _gang(scene, "half", 2, on=("n1", "n2", "n3"), min_nodes="2", gang_timeout="25")
 
-    def seated() -> Object | None:
-        return next((pod for pod in _pods(scene, "half") if k.node_of(pod) == "n1"), None)
+    def half() -> tuple[Object, Object] | None:
+        pods = _pods(scene, "half")
+        seated, late = ([p for p in pods if bool(k.node_of(p)) is bound] for bound in (True, False))
+        return (seated[0], late[0]) if len(seated) == len(late) == 1 else None
 
-    first = eventually("one of the two has its node", seated)
-    assert first is not None
-    gone = scene.last_of(k.uid(first))
+    found = eventually("one of the two has its node", half)
+    assert found is not None
+    first, late = found
+    said = scene.says(late["metadata"]["name"], "kube-scheduler says", within=24)
+    assert "anti-affinity" in said
+    gone = scene.last_of(k.uid(first), within=60)
     assert k.shown(gone, "DisruptionTarget")["status"] == "True"
-    scene.no_live_jobs([k.uid(first)])
-    scene.delete("theirs")
     pods = _running(scene, "half", 2)
     assert _one_job(scene, pods).uids == {k.uid(pod) for pod in pods}
+    assert {k.node_of(pod) for pod in pods} == {"n1", "n3"}
+    scene.no_live_jobs([k.uid(first)])
+
+
+def test_no_pod_of_a_gang_starts_where_kubelet_has_room_for_some_of_those_that_slurm_would_put_there(
+    scene: Scene,
+) -> None:
+    room = scene.kube.must("GET", "/api/v1/nodes/n1")["status"]["allocatable"]["cpu"]
+    taken = sum(
+        float(parse(c["resources"]["requests"].get("cpu", "0")))
+        for pod in scene.kube.items("/api/v1/pods", fieldSelector="spec.nodeName=n1")
+        for c in pod["spec"]["containers"]
+        if c["resources"].get("requests") and k.phase(pod) == "Running"
+    )
+    theirs = k.pod("theirs", scheduler="default-scheduler", cpus=f"{float(parse(room)) - taken - 1.5:.2f}")
+    theirs["spec"]["nodeName"] = "n1"
+    scene.create(theirs)
+    scene.running("theirs")
+    filler = scene.slurm.sbatch("--exclusive", "--nodelist=n2")
+    scene.job_becomes(filler, "RUNNING")
+    _gang(scene, "packed", 2, on=("n1", "n2"), max_nodes="1")
+    (first, second) = eventually(
+        "both pods are there", lambda: found if len(found := _pods(scene, "packed")) == 2 else []
+    )
+    for pod in (first, second):
+        given = scene.when(
+            pod["metadata"]["name"], "avoids n1", lambda one: "n1" in k.annotation(one, k.ATTEMPT)
+        )
+        assert not k.node_of(given)
+    scene.slurm.scancel(filler)
+    pods = _running(scene, "packed", 2)
+    assert {k.uid(pod) for pod in pods} == {k.uid(first), k.uid(second)}, "none had to go"
+    assert {k.node_of(pod) for pod in pods} == {"n2"}
 
 
 def test_a_gang_restarts_as_a_whole_where_it_wants_that(scene: Scene) -> None:

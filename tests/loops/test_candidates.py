@@ -269,6 +269,37 @@ def test_a_gang_avoids_what_one_of_its_pods_cannot_use(cluster: Cluster) -> None
     assert "no node of partition gpu" in cluster.fit(leader, worker).hopeless
 
 
+def test_pods_of_one_job_that_share_no_node_are_told_that_they_share_one_list_and_what_helps(
+    cluster: Cluster,
+) -> None:
+    for name in ("n1", "n2"):
+        cluster.change(name, labels={"host": name})
+    first = cluster.put("first", constraints=label(host="n1"))
+    others = [cluster.put(name, constraints=label(host="n2")) for name in ("second", "third")]
+    said = cluster.fit(first, *others).hopeless
+    assert said.startswith(
+        "the pods of one job share one list of excluded nodes, and no node of partition gpu can take all of them: "
+        "pod default/first: 2 nodes do not match the pod's nodeSelector (host=n1); "
+        "pod default/second and 1 other: 2 nodes do not match the pod's nodeSelector (host=n2). "
+    )
+    assert "sizes: own" in said
+    assert cluster.fit(first).hopeless == cluster.fit(*others).hopeless == ""
+
+
+def test_of_the_pods_of_a_job_the_one_that_no_node_can_take_is_named(cluster: Cluster) -> None:
+    cluster.change("n1", labels={"disk": "ssd"})
+    well = cluster.put("well", constraints=label(disk="ssd"))
+    lost = cluster.put("lost", constraints=label(disk="none"))
+    sentence = "no node of partition gpu can take pod default/lost: 3 nodes do not match"
+    assert cluster.fit(well, lost).hopeless.startswith(sentence)
+    alone = cluster.candidates.fit([lost], PARTITION, named=True)
+    assert alone.hopeless.startswith(sentence)
+    own = (SlurmNode("n1"),)
+    assert cluster.candidates.fit([well, lost], PARTITION, own).hopeless.startswith(
+        "no node of partition gpu can take pod default/well: 2 nodes do not match"
+    )
+
+
 def test_a_volume_decides_as_soon_as_it_is_read(cluster: Cluster) -> None:
     cluster.change("n1", labels={"zone": "a"})
     waits = cluster.put("p", volume_claims=("data",))

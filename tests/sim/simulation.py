@@ -98,7 +98,7 @@ class Simulation:
         for i in range(1, nodes + 1):
             self.kube.add("nodes", {"metadata": {"name": f"n{i}"}, "status": _ready(True, 0.0)})
         self.kubelet = Kubelets(self.kube, self._time, dying)
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             self.kube,
             list(self.settings.cluster.schedulers),
             filter=self._filter,
@@ -313,8 +313,8 @@ class Simulation:
 
     async def _run_scheduler(self) -> None:
         while True:
-            await self._next(self._wakes[1], self._scheduler.due(), self._thinking)
-            await self._scheduler.step()
+            await self._next(self._wakes[1], self.scheduler.due(), self._thinking)
+            await self.scheduler.step()
 
     async def _next(self, wake: asyncio.Event, due: float, moment: float) -> None:
         """A moment after the next change, or after `due`."""

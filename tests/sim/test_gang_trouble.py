@@ -1,4 +1,4 @@
-"""Gangs in trouble: who is replaced, who can't join, half a gang, and how the job ends."""
+"""Gangs in trouble: who is replaced, who can't join, and how the job ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.model import SlurmNode, States, is_ended
+from bridge.core.model import SlurmNode, States
 from tests.sim.accidents import kube
 from tests.sim.simulation import Simulation
 from tests.sim.test_gangs import Gang, all_run, gpus, live
@@ -140,21 +140,6 @@ def test_who_comes_for_a_lost_member_waits_for_its_place_in_a_job_that_is_suspen
         names[0] = gang.pod(0)
         await sim.settle(200)
         assert len(live(sim)) == 1, sim.picture()
-
-    play(tmp_path, scene)
-
-
-def test_half_a_gang_whose_job_vanishes_begins_anew_as_one(tmp_path: Path) -> None:
-    async def scene(sim: Simulation) -> None:
-        sim.start()
-        names = Gang(sim, "g", 2, gpus=5, gang_timeout="120").pods()
-        sim.kube.faults.plan(kube("403"), verb="bind", name=names[1], times=10_000)
-        await sim.until(lambda: running(sim, names[0]), 20)
-        await sim.settle(5)
-        forget(sim, live(sim)[0].id)
-        await sim.settle(400)
-        assert not running(sim, names[0]), "half a gang still runs: " + sim.picture()
-        assert not [job for job in live(sim) if not is_ended(job.states)]
 
     play(tmp_path, scene)
 

@@ -260,23 +260,6 @@ def test_a_pod_whose_job_no_watch_has_shown_does_not_start_alone_before_it_is_kn
     play(tmp_path, scene)
 
 
-def test_half_a_gang_holds_its_nodes_no_longer_than_gang_timeout(tmp_path: Path) -> None:
-    async def scene(sim: Simulation) -> None:
-        sim.start()
-        names = Gang(sim, "g", 2, gpus=5, gang_timeout="120").pods()
-        sim.kube.faults.plan(kube("403"), verb="bind", name=names[1], times=10_000)
-        await sim.until(lambda: running(sim, names[0]), 20)
-        await sim.settle(100)
-        assert running(sim, names[0])
-        assert not running(sim, names[1])
-        await sim.until(lambda: going(sim, names[0]), 60)
-        await sim.settle(60)
-        assert not live(sim), "nothing is held for it"
-        assert not going(sim, names[1]), "who had nothing of the job waits for the next"
-
-    play(tmp_path, scene)
-
-
 def test_the_end_of_a_job_costs_those_nothing_that_were_not_on_a_node_yet(tmp_path: Path) -> None:
     async def scene(sim: Simulation) -> None:
         sim.start()

@@ -25,9 +25,12 @@ class Mixed(Gang):
     ) -> None:
         super().__init__(sim, name, size, gpus=rest, **({"sizes": "own"} | wishes))
         self._first, self._rest = first, rest
+        self.kinds: tuple[str, str] | None = None  # of the nodes for the first, and for the rest
 
     def pod(self, index: int, **meta: Any) -> str:
         self._gpus = self._rest if index else self._first
+        if self.kinds is not None:
+            meta["asks"] = {"nodeSelector": {"kind": self.kinds[min(index, 1)]}}
         return super().pod(index, **meta)
 
 
@@ -71,6 +74,53 @@ def test_each_pod_gets_what_it_asks_for_and_the_one_job_ends_with_their_exit_cod
         assert [sim.slurm.jobs[job.id].exit_code for job in (small, large)] == [3, 3]
 
     play(tmp_path, scene)
+
+
+def test_pods_of_each_size_get_the_nodes_that_they_can_use_and_a_job_that_waits_follows_each_change(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.slurm.held = True
+        sim.label("n1", kind="cpu")
+        sim.label("n2", kind="gpu")
+        sim.start()
+        gang = Mixed(sim, "g", 3)
+        gang.kinds = ("cpu", "gpu")
+        names = gang.pods()
+        await sim.until(lambda: len(live(sim)) == 2, 30)
+        before = parts(sim)
+        assert [job.excluded for job in before] == [{"n2", "n3"}, {"n1", "n3"}]
+        await sim.settle(20)
+        sim.label("n3", kind="gpu")
+        await sim.until(lambda: [job.excluded for job in parts(sim)] == [{"n2", "n3"}, {"n1"}], 20)
+        assert [job.id for job in parts(sim)] == [job.id for job in before]
+        sim.label("n2", kind="none")
+        await sim.settle(20)
+        sim.slurm.held = False
+        await sim.until(lambda: all_run(sim, names), 60)
+        assert [node_of(sim, name) for name in names] == ["n1", "n3", "n3"]
+        assert [job.id for job in parts(sim)] == [job.id for job in before]
+
+    play(tmp_path, scene, nodes=3)
+
+
+def test_where_pods_of_one_size_find_no_node_all_are_told_which_and_start_when_there_is_one(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.label("n1", kind="cpu")
+        sim.start()
+        gang = Mixed(sim, "g", 3)
+        gang.kinds = ("cpu", "gpu")
+        names = gang.pods()
+        told = partial(condition, sim, names[0], "slinky.slurm.net/SlurmJob")
+        await sim.until(lambda: told().get("reason") == "Refused", 30)
+        assert f"can take pod default/{names[1]} and 1 other: 3 nodes do not match" in told()["message"]
+        assert not live(sim)
+        sim.label("n2", kind="gpu")
+        await sim.until(lambda: all_run(sim, names), 60)
+
+    play(tmp_path, scene, nodes=3)
 
 
 def test_with_sizes_most_it_is_one_job_with_the_most_of_each_for_every_pod(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ class Scheduler:
         self._max_backoff = max_backoff
         self._failures: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
+        self.full: set[str] = set()  # nodes that it gives to nobody, for reasons of its own
         self.filter_calls = 0
         self.bind_calls = 0
 
@@ -141,7 +142,9 @@ class Scheduler:
         return True
 
     def _fits(self, pod: Object, node: Object) -> bool:
-        """Cordon, taints, selector and affinity, host ports: what the bridge should have told Slurm."""
+        """Cordon, taints, selector and affinity, host ports: what the bridge should have told Slurm; and `full`."""
+        if node["metadata"]["name"] in self.full:
+            return False
         there = [
             p
             for p in self._world.storage.all("pods")
