@@ -34,6 +34,7 @@ STARTED_ANNOTATION: Final = (
 ENVIRONMENT_PREFIX: Final = (
     "env.slinky.slurm.net/"  # leader writes: Slurm's variables by their names; the container reads
 )
+RANK_ANNOTATION: Final = f"{ENVIRONMENT_PREFIX}SLURM_PROCID"  # one of them; the leader reads it, too
 SUBMITTED_ANNOTATION: Final = (
     "slinky.slurm.net/slurm-submitted"  # leader writes, reads: which job of the label's id
 )

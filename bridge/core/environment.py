@@ -15,19 +15,19 @@ from bridge.core.model import Group, JobRecord, Pod
 from bridge.core.overrides import flag, key
 from bridge.core.placement import Slot
 from bridge.errors import UserError
-from bridge.names import ENVIRONMENT_PREFIX, JOB_ID_LABEL
+from bridge.names import ENVIRONMENT_PREFIX, JOB_ID_LABEL, RANK_ANNOTATION
 
 ASKED = key("inject-env")
-_NODELIST, _NODES, _TASKS, _RANK, _GPUS = (
+_NODELIST, _NODES, _TASKS, _GPUS = (
     ENVIRONMENT_PREFIX + name
-    for name in ("SLURM_JOB_NODELIST", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_GPUS")
+    for name in ("SLURM_JOB_NODELIST", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_JOB_GPUS")
 )
 # Variable → the field of the pod that it comes from, as the downward API spells it.
 SOURCES: Mapping[str, str] = {
     "SLURM_JOB_ID": f"metadata.labels['{JOB_ID_LABEL}']",
     **{
         name.removeprefix(ENVIRONMENT_PREFIX): f"metadata.annotations['{name}']"
-        for name in (_NODELIST, _NODES, _TASKS, _RANK, _GPUS)
+        for name in (_NODELIST, _NODES, _TASKS, RANK_ANNOTATION, _GPUS)
     },
 }
 
@@ -51,7 +51,7 @@ def of_pod(group: Group, pod: Pod, slot: Slot, record: JobRecord) -> Mapping[str
         _NODELIST: hostlist.compress(record.nodes),
         _NODES: str(len(record.nodes)),
         _TASKS: str((record.tasks if group.gang is not None else None) or len(group.pods)),
-        _RANK: str(slot.rank),
+        RANK_ANNOTATION: str(slot.rank),
     }
     with suppress(UserError):  # somebody wrote over a running pod's annotation
         if indices := devices.unspell(slot.gpus):

@@ -7,7 +7,7 @@ Goes in: facts. Comes out: decisions and steps. Which pods are a gang is told by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bridge.core.attempt import of_pod
@@ -15,7 +15,9 @@ from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts, Member
 from bridge.core.grouping import build
 from bridge.core.grouping.gangs import digest, family_uid, generation_of
-from bridge.core.model import JobRecord, KubeNode, Pod, is_granted
+from bridge.core.grouping.ranks import rank
+from bridge.core.heirs import heirs
+from bridge.core.model import JobRecord, KubeNode, Pod, Uid, is_granted
 from bridge.core.steps import AdoptJob, Decision, EndJob, Forsake, Nominate, SetConditions, Step
 from bridge.core.verdict import Reason, Verdict
 from bridge.names import NODE_ANNOTATION
@@ -103,11 +105,11 @@ def at_home(facts: Facts) -> list[Member]:
     return [
         m
         for m in facts.members
-        if not (m.pod.node and m.containers_dead(margin)) and (m.pod.node or _waits(m))
+        if not (m.pod.node and m.containers_dead(margin)) and (m.pod.node or _lives(m))
     ]
 
 
-def _waits(member: Member) -> bool:
+def _lives(member: Member) -> bool:
     return member.exists and not member.pod.deleted and not member.pod.ended
 
 
@@ -119,29 +121,63 @@ def haunted(facts: Facts) -> float:
 
 
 def roll(facts: Facts, record: JobRecord) -> Iterator[Step]:
-    """The job's mark names who came for a lost member, once there is a place."""
+    """The job's mark names who came for a lost member, in that one's place, once there is one. It names its pods in the
+    order of their places; a lost one stays there until somebody comes."""
     mark = record.mark
     if mark is None or facts.group.gang is None or not is_granted(record.states):
         return
-    home = at_home(facts)
-    full = record.tasks is not None and len(home) > record.tasks
-    here = [m.pod for m in home if m.pod.node or not full]
+    home, known = {m.pod.uid: m for m in at_home(facts)}, set(mark.uids)
+    came = [m.pod for uid, m in home.items() if uid not in known]
+    seats = [*zip(mark.uids, mark.pods, strict=False)]
+    places = record.tasks or len(seats)
+    seats, over = seats[:places], seats[places:]
+    found, waiting = _heirs(facts, record, home, seats, came)
+    rest = [pod for pod in came if pod.uid not in found.keys() | waiting]
+    if len(home) > places:
+        rest = [pod for pod in rest if pod.node]
+    # Where there is room, but none of their size, they are told so when they are to be sent there.
+    here = [m.pod for uid, m in home.items() if uid in known or uid in found or m.pod in rest]
     attempt = max(mark.attempt, *(of_pod(pod).number for pod in here), 0)
-    if attempt == mark.attempt and all(pod.uid in mark.uids for pod in here):
+    if attempt == mark.attempt and not found and not rest:
         return
+    for pod in (pod for pod in came if pod.uid in found):
+        over, seats[found[pod.uid]] = [*over, seats[found[pod.uid]]], (pod.uid, pod.ref)
     # Also those that have ended or gone, as the job was theirs; a workload that goes on for ever must not fill it.
-    present = {pod.uid for pod in here}
-    over = [named for named in zip(mark.uids, mark.pods, strict=False) if named[0] not in present]
-    named = (*((pod.uid, pod.ref) for pod in here), *over[-KEPT * len(here) :])
+    named = (*seats, *((pod.uid, pod.ref) for pod in rest), *over[-KEPT * len(here) :])
     uids, refs = tuple(uid for uid, _ in named), tuple(ref for _, ref in named)
-    renewed = replace(mark, attempt=attempt, uids=uids, pods=refs)
-    yield AdoptJob(id=record.id, mark=renewed)
+    yield AdoptJob(id=record.id, mark=replace(mark, attempt=attempt, uids=uids, pods=refs))
 
 
-def seated(facts: Facts) -> Facts:
-    """The same facts about those alone that the job has places for."""
-    group = facts.group
-    pods = [m.pod for m in at_home(facts)]
+def _heirs(
+    facts: Facts,
+    record: JobRecord,
+    home: Mapping[Uid, Member],
+    seats: Sequence[tuple[Uid, str]],
+    came: Sequence[Pod],
+) -> tuple[dict[Uid, int], set[Uid]]:
+    """Of those that came the place of each that gets one, and who waits for one."""
+    sizes = record.mark.sizes if record.mark is not None else ()
+    size_at = [size for size, part in zip(sizes, record.parts, strict=False) for _ in range(part.tasks or 0)]
+    spec = facts.spec
+    size_of = {uid: one.size for one in (spec, *spec.others) for uid in one.pods} if spec is not None else {}
+    only = spec.size if spec is not None else ""
+    # Of a Job whoever comes for nobody in particular comes for a pod that ended well; of a PodGroup nobody does.
+    last = facts.group.gang is not None and facts.group.gang.at_least
+    succeeded = {m.pod.uid for m in facts.members if m.pod.phase == "Succeeded"}
+    lost = [at for at, (uid, _) in enumerate(seats) if uid not in home]
+    return heirs(
+        [ref for _, ref in seats],
+        sorted(lost, key=lambda at: (seats[at][0] in succeeded) is last),
+        {at for at, (uid, _) in enumerate(seats) if uid in home and not _lives(home[uid])},
+        sorted(came, key=lambda pod: (not pod.node, rank(pod))),
+        lambda pod, at: not size_at or size_at[at : at + 1] == [size_of.get(pod.uid, only)],
+    )
+
+
+def seated(facts: Facts, record: JobRecord) -> Facts:
+    """The same facts about those alone that have a place in the job, by its mark."""
+    group, named = facts.group, set(record.mark.uids) if record.mark is not None else ()
+    pods = [m.pod for m in at_home(facts) if m.pod.uid in named]
     return replace(facts, group=build(group.key, pods, group.workload, group.owners, group.gang))
 
 

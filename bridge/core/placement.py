@@ -2,19 +2,22 @@
 
 In: the group in rank order, one full read of its job, nodes and gres texts in Slurm's order, and what was asked for.
 Out: one slot for each pod, in rank order. What must stay true: every slot lies on a node that the job holds, no GPU of
-a node is in two slots, and a pod that has a slot of the job keeps it.
+a node is in two slots, and a pod that has a slot of the job keeps it, whatever anybody wrote on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from bridge.core import devices
+from bridge.core.grouping.ranks import number
 from bridge.core.model import Group, JobRecord, JobSpec, KubeNode, Pod, SlurmNode, Uid
 from bridge.errors import UserError
-from bridge.names import GPUS_ANNOTATION, JOB_ID_LABEL, NODE_ANNOTATION
+from bridge.names import GPUS_ANNOTATION, JOB_ID_LABEL, NODE_ANNOTATION, RANK_ANNOTATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +45,10 @@ def place(
     record: JobRecord,
     kube_name: Callable[[SlurmNode], KubeNode | None],
     spec: JobSpec | None = None,
+    before: int = 0,
 ) -> tuple[Slot, ...]:
     """One slot a pod. Fewer pods than nodes: the first nodes are used. A gang has as many pods on a node as Slurm gave
-    it tasks there, by `spec`.
+    it tasks there, by `spec`. `before`: of a component, the tasks of those before it.
 
     Raises PlacementError if the record names no node, a node has no Kubernetes twin, or pods don't divide evenly where
     Slurm doesn't say how many it put on each; ProtocolError if a gres text is none that Slurm writes.
@@ -62,12 +66,10 @@ def place(
         raise PlacementError(
             f"job {record.id}: has {len(places)} places for {len(group.pods)} pods; containers of lost ones may live"
         )
-    kept = _kept(group.pods, record, places)
-    free = iter(rank for rank in range(len(places)) if rank not in kept.values())
-    ranks = ((pod, kept[pod.uid] if pod.uid in kept else next(free)) for pod in group.pods)
-    return tuple(
-        Slot(pod=pod.uid, node=places[rank].node, gpus=places[rank].gpus, rank=rank) for pod, rank in ranks
-    )
+    ranks = _ranks(group.pods, record, places, before)
+    slots = ((uid, at, places[at]) for uid, at in ranks.items())
+    by_uid = {uid: Slot(pod=uid, node=one.node, gpus=one.gpus, rank=before + at) for uid, at, one in slots}
+    return tuple(by_uid[pod.uid] for pod in group.pods)
 
 
 def _asked_as_one(spec: JobSpec | None, record: JobRecord) -> JobSpec | None:
@@ -116,13 +118,13 @@ def _by_component(
             text = f"job {record.id}: nothing is known of a size like that of pod {mine[0].ref} now"
             raise PlacementError(text)
         if own is not None and mine:
-            slots = place(
+            yield from place(
                 replace(group, pods=tuple(mine)),
-                replace(part, id=record.id),
+                replace(part, id=record.id, mark=record.mark),
                 kube_name,
                 replace(own, most=None),
+                before,
             )
-            yield from (replace(slot, rank=before + slot.rank) for slot in slots)
         before += part.tasks or 0
 
 
@@ -133,19 +135,39 @@ def _own_node(pod: Pod, record: JobRecord) -> KubeNode | None:
     return KubeNode(pod.node or pod.annotations.get(NODE_ANNOTATION, "")) or None
 
 
-def _kept(pods: Sequence[Pod], record: JobRecord, places: Sequence[_Place]) -> dict[Uid, int]:
-    """Places that pods of this job already have: who comes for a lost member gets that one's, and moves nobody. Of two
-    alike the one that their order tells."""
-    own: dict[Uid, _Place] = {}
-    for pod in pods:
-        if (node := _own_node(pod, record)) is not None:
-            own[pod.uid] = _Place(node, pod.annotations.get(GPUS_ANNOTATION, ""))
-    found = {pod.uid: at for at, pod in enumerate(pods) if own.get(pod.uid) == places[at]}
-    for uid, place in own.items():
-        taken = found.values()
-        alike = (at for at, one in enumerate(places) if one == place and at not in taken)
-        if uid not in found and (at := next(alike, None)) is not None:
-            found[uid] = at
+def _ranks(
+    pods: Sequence[Pod], record: JobRecord, places: Sequence[_Place], before: int
+) -> Mapping[Uid, int]:
+    """Which of the places each pod has. Who is there keeps the one that it was told or, if that can't be, the one that
+    the job's mark has it in, as marks name pods in the order of their places; else one that looks like its own. Those
+    that come get what is left: each its place in the mark, if it can."""
+    named = record.mark.uids if record.mark is not None else tuple(pod.uid for pod in pods)
+    at_of = {uid: at - before for at, uid in enumerate(named)}
+    marked = [(pod.uid, at_of[pod.uid]) for pod in pods if pod.uid in at_of]
+    told = [(pod.uid, number(pod, RANK_ANNOTATION) - before) for pod in pods if pod.node]
+    claimants = Counter(at for _, at in told)  # somebody wrote over the annotation of one of several
+    own = {
+        pod.uid: _Place(node, pod.annotations.get(GPUS_ANNOTATION, ""))
+        for pod in pods
+        if (node := _own_node(pod, record)) is not None
+    }
+    found: dict[Uid, int] = {}
+    free = set(range(len(places)))
+
+    def give(wishes: Iterable[tuple[Uid, int]]) -> None:
+        for uid, at in wishes:
+            if uid not in found and at in free:
+                found[uid] = at
+                free.remove(at)
+
+    def fitting(wishes: Iterable[tuple[Uid, int]]) -> Iterator[tuple[Uid, int]]:
+        return ((uid, at) for uid, at in wishes if at in free and places[at] == own.get(uid))
+
+    give(fitting((uid, at) for uid, at in told if claimants[at] == 1))
+    give(fitting(marked))
+    give(fitting((uid, at) for uid in own if uid not in found for at in range(len(places))))
+    give(marked)
+    give(zip([pod.uid for pod in pods if pod.uid not in found], sorted(free), strict=False))
     return found
 
 
@@ -170,6 +192,9 @@ def _tasks(
 ) -> list[_Place]:
     """As many places on a node as it holds tasks, by its GPUs and its CPUs, in Slurm's order of the nodes. GPUs asked
     for by the node are spread evenly over the pods there."""
+    if spec.tasks < tasks:  # pods are missing: those that are there don't tell how many share a node
+        evenly = math.ceil(tasks / len(record.nodes)) if spec.exclusive else None
+        spec = replace(spec, tasks_per_node=evenly)
     each = devices.wanted(spec.gres_per_task)
     if not each and not record.cpus_by_node:
         return _evenly(tasks, record, kube_name)

@@ -76,7 +76,11 @@ def apart(spec: JobSpec, group: Group, options: Options, settings: JobSettings, 
                 f" {why}; let all ask for the same, or write {key('sizes')}: {MOST}"
             )
         return replace(most, warnings=(*most.warnings, f"{all_the_same}; {why}"))
-    mark = replace(spec.mark, sizes=tuple(map(str, sizes)))
+    placed = [
+        pod for pods in sizes.values() for pod in pods
+    ]  # a mark names them in the order of their places
+    uids, refs = tuple(pod.uid for pod in placed), tuple(pod.ref for pod in placed)
+    mark = replace(spec.mark, sizes=tuple(map(str, sizes)), uids=uids, pods=refs)
     first, *others = (
         _component(replace(spec, mark=mark), size, pods, options, gpus) for size, pods in sizes.items()
     )

@@ -15,6 +15,7 @@ from bridge.core import attempt as attempts
 from bridge.core import devices, grouping
 from bridge.core.conditions import job_condition, worth_writing
 from bridge.core.facts import Facts, Member, Sight
+from bridge.core.grouping.ranks import rank
 from bridge.core.ledger import started
 from bridge.core.model import (
     Group,
@@ -88,8 +89,8 @@ def _tell(record: JobRecord, placed: Sequence[Pod], nodes: Mapping[SlurmNode, No
         here = [pod for pod in placed if (node := nodes.get(name)) is not None and node.name == pod.node]
         text = record.gres[position] if position < len(record.gres) else ""
         held = devices.indices(text) if here else ()
-        for rank, pod in enumerate(here):
-            gpus = devices.spell(held[rank :: len(here)])
+        for at, pod in enumerate(here):
+            gpus = devices.spell(held[at :: len(here)])
             if gpus and pod.annotations.get(GPUS_ANNOTATION) != gpus:
                 yield Release(pod=pod, job=record.id, node=pod.node, gpus=gpus)
 
@@ -136,6 +137,7 @@ def recognized(
         mine = [p for p in mine if p.annotations.get(SUBMITTED_ANNOTATION) == noted and record.user == owner]
     if not mine:
         return sight
+    pods = sorted(pods, key=rank)  # who has which place is not known any more
     uids, refs = tuple(pod.uid for pod in pods), tuple(pod.ref for pod in pods)
     grace = max(pod.grace for pod in pods)
     mark = Mark(cluster=cluster, group=group, attempt=attempt, uids=uids, pods=refs, grace=grace)

@@ -178,14 +178,19 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
     if any(gangs.roll(facts, record)):
         text = f"job {record.id} is told which pod came for a lost one"
         return Decision(verdict=Verdict(Reason.GRANTED, text), again=NOMINATE_AGAIN)
+    named = record.mark.uids if record.mark is not None else ()
+    waiting = [pod for pod in pods if pod.uid not in named]
+    text = f"job {record.id}: has no place for it yet; containers of lost ones may live"
+    waits = gangs.told(facts, waiting, Verdict(Reason.GATHERING, text), again=NOMINATE_AGAIN)
+    pods = [pod for pod in pods if pod.uid in named]
+    if not pods:
+        return waits
     if facts.spec is not None and (less := cramped(facts.spec, record)):
         text = f"job {record.id} has only {less}: too little for who came for a lost one"
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, text), again=NOMINATE_AGAIN)
     try:
-        slots = {
-            slot.pod: slot
-            for slot in place(gangs.seated(facts).group, record, lambda n: _twin(facts, n), facts.spec)
-        }
+        group = gangs.seated(facts, record).group
+        slots = {slot.pod: slot for slot in place(group, record, lambda n: _twin(facts, n), facts.spec)}
     except (PlacementError, ProtocolError) as error:
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, str(error)), again=NOMINATE_AGAIN)
     if (busy := facts.busy.get(record.id)) is not None:
@@ -195,7 +200,7 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
     if unusable:
         text = "; ".join(f"node {node} of job {record.id} {why}" for node, why in unusable)
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, text), again=BARRED_AGAIN)
-    steps: list[Step] = list(_told(facts, pods, record)) if facts.barred else []
+    steps = [*waits.steps, *(_told(facts, pods, record) if facts.barred else ())]
     for pod in pods:
         gated = SCHEDULING_GATE in pod.gates
         if facts.room or not gated:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from bridge.core.hostlist import expand
+from bridge.names import RANK_ANNOTATION
 from tests.e2e import kube as k
 from tests.e2e.kube import Object
 from tests.e2e.scene import Scene
@@ -237,6 +238,35 @@ def test_a_pod_that_names_a_pod_group_that_is_not_there_waits_for_it(scene: Scen
     assert not scene.slurm.jobs_of(uid)
     with applied(scene, POD_GROUPS, "group", {"minMember": 1}, {}):
         scene.running("early")
+
+
+@pytest.mark.parametrize("gpus", [0, 1], ids=["alike", "each with a GPU"])
+def test_who_comes_for_one_of_several_lost_pods_gets_its_rank_whoever_comes_first(
+    scene: Scene, gpus: int
+) -> None:
+    def create(index: int) -> None:
+        made = k.pod(f"w-{index}", gpus=gpus, options={"inject-env": "true", **scene.only("n1")})
+        made["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "group"}
+        scene.create(made)
+
+    def ranks() -> list[str]:
+        pods = [scene.running(f"w-{index}") for index in range(4)]
+        return [k.annotation(pod, RANK_ANNOTATION) for pod in pods]
+
+    with applied(scene, POD_GROUPS, "group", {"minMember": 4}, {}):
+        for index in range(4):
+            create(index)
+        job = _one_job(scene, scene.all_running(4))
+        assert ranks() == ["0", "1", "2", "3"]
+        for first, last in ((2, 1), (3, 0)):
+            for index in (first, last):
+                scene.delete(f"w-{index}")
+                scene.gone(f"w-{index}")
+            create(first)
+            scene.running(f"w-{first}")
+            create(last)
+            assert ranks() == ["0", "1", "2", "3"]
+        assert [one.id for one in _jobs(scene, scene.all_running(4))] == [job.id]
 
 
 def test_pods_of_a_built_in_pod_group_are_one_job(scene: Scene) -> None:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from bridge.core.model import is_ended
-from bridge.names import COMPLETION_INDEX, GPUS_ANNOTATION, OPTION_PREFIX
+from bridge.names import (
+    COMPLETION_INDEX,
+    GPUS_ANNOTATION,
+    NODE_ANNOTATION,
+    OPTION_PREFIX,
+    RANK_ANNOTATION,
+)
 from tests.sim.accidents import kube
 from tests.sim.simulation import Simulation, mark_of
 from tests.sim.test_story import play, running
@@ -38,13 +44,14 @@ class Gang:
             "uid": job["metadata"]["uid"],
             "controller": True,
         }
+        self.notes: dict[str, str] = {}  # annotations of its pods
         self._made = 0
 
     def pod(self, index: int, **meta: Any) -> str:
         """Makes the pod of that index, and returns its name."""
         self._made += 1
         name = f"{self.name}-{index}-{self._made}"
-        notes = {COMPLETION_INDEX: str(index)}
+        notes = {COMPLETION_INDEX: str(index), **self.notes}
         self._sim.create(name, gpus=self._gpus, ownerReferences=[self._owner], annotations=notes, **meta)
         return name
 
@@ -160,6 +167,42 @@ def test_who_comes_for_a_lost_member_gets_its_place_in_the_job_that_runs(tmp_pat
         await sim.until(lambda: all_run(sim, names), 10)
         assert (node_of(sim, names[1]), gpus(sim, names[1])) == place
         assert [one.id for one in live(sim)] == [job.id]
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_those_that_come_for_several_lost_members_get_each_its_rank_whoever_comes_first(
+    tmp_path: Path, gpus: int, restarted: bool
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        def told() -> list[tuple[str, ...]]:
+            keys = (NODE_ANNOTATION, GPUS_ANNOTATION, RANK_ANNOTATION)
+            notes = ((sim.pod(name) or {})["metadata"]["annotations"] for name in names)
+            return [tuple(one.get(key, "") for key in keys) for one in notes]
+
+        sim.start()
+        gang = Gang(sim, "g", 4, gpus=gpus)
+        gang.notes = {OPTION_PREFIX + "inject-env": "true"}
+        names = gang.pods()
+        await sim.until(lambda: all_run(sim, names), 10)
+        before = told()
+        assert [rank for *_, rank in before] == ["0", "1", "2", "3"]
+        for first, last in ((2, 1), (3, 0)):
+            for index in (first, last):
+                sim.kubelet.finish(names[index], 1)
+            await sim.settle(5)
+            if restarted:
+                await sim.crash()
+                for index in (first, last):
+                    sim.delete(names[index], force=True)
+                sim.start()
+            for index in (first, last):
+                names[index] = gang.pod(index)
+                await sim.settle(60)
+            await sim.until(lambda: all_run(sim, names), 100)
+            assert told() == before
 
     play(tmp_path, scene)
 

@@ -16,9 +16,9 @@ INDICES = (COMPLETION_INDEX, LWS_WORKER_INDEX, POD_INDEX)  # what controllers nu
 def rank(pod: Pod) -> tuple[int, int, str, int]:
     """The job of a JobSet, the index within it, then the name, where w-9 comes before w-10. Pods without an index come
     first."""
-    stem, number = _split(pod.name)
-    index = next((found for key in INDICES if (found := _number(pod, key)) >= 0), -1)
-    return (_number(pod, JOBSET_JOB_INDEX), index, stem, number)
+    stem, end = _split(pod.name)
+    index = next((found for key in INDICES if (found := number(pod, key)) >= 0), -1)
+    return (number(pod, JOBSET_JOB_INDEX), index, stem, end)
 
 
 def last(pods: Iterable[Pod]) -> list[Pod]:
@@ -43,7 +43,7 @@ def _split(name: str) -> tuple[str, int]:
     return (found[1], int(found[2]) if found[2] else -1) if found is not None else (name, -1)
 
 
-def _number(pod: Pod, key: str) -> int:
+def number(pod: Pod, key: str) -> int:
     """-1 for none, and for what no controller writes."""
     text = pod.annotations.get(key) or pod.labels.get(key) or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
