@@ -48,6 +48,8 @@ def ghosts(
         return
     for name, text in zip_longest(record.nodes, record.gres[: len(record.nodes)], fillvalue=""):
         gpus = _gpus(text, ended=ended)
+        if gpus and mark.place:
+            gpus = None  # a claim may have got other GPUs than its pod was started with
         if gpus is None or gpus:
             for uid, pod in zip(mark.uids, mark.pods, strict=False):
                 if uid not in seen:
