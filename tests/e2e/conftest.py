@@ -39,6 +39,9 @@ def held_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         found.run("sacctmgr", "-i", "modify", "user", "alice", "set", "adminlevel=Administrator")
         token = tmp_path_factory.mktemp(HELD) / "token"
         token.write_text(found.run("scontrol", "token", "username=alice", "lifespan=86400"))
+        # With an accounting a slurmctld that is killed before it has written its usage files, after five minutes or at
+        # a clean end, does not start again.
+        found.restart("slurmctld")
         command("up", found.name, "--set", f"slurmTokenFile={token}")
         found.wait_leading()
         yield found
