@@ -23,10 +23,13 @@ def unfinished(sim: Simulation, machines: Machines | None) -> Violation | None:
     """There is room for everybody, but where a node stays drained, as pods use there what Slurm doesn't count."""
     seen = sim.witness.picture()
     room = sum(1 for name in seen.nodes if name not in seen.drained)
+    taken = any(job.nodes and not is_ended(job.states) for job in seen.jobs)
     for pod in seen.pods:
         live = [job for job in seen.own(pod.uid) if not is_ended(job.states)]
-        if any("PENDING" in job.states and len(job.parts) > room for job in live):
-            continue  # components share no node, and no person looks at those that are drained
+        if any("PENDING" in job.states and job.parts for job in live) and (
+            len(live[0].parts) > room or taken
+        ):
+            continue  # components share no node, and Slurm gives the first its node without a thought for the next
         shown = pod.condition(JOB_CONDITION)
         if not live and shown is not None and "sizes: most" in shown.message:
             continue  # where Slurm numbers the jobs, pods of several sizes are refused, with what to do

@@ -294,9 +294,11 @@ class Witness:
         return found
 
     def _known(self) -> Iterator[WorldJob]:
-        """What slurmctld has, and ends that it has forgotten since and slurmdbd tells whoever asks."""
+        """What slurmctld has, and ends that it has forgotten since: slurmdbd tells whoever asks, or the bridge has read
+        them."""
         yield from self._slurm.jobs.values()
-        for job in self._slurm.books.rows.values() if self._slurm.books.open else ():
+        books = self._slurm.books.rows if self._slurm.books.open else {}
+        for job in (books | {job: known for job, (known, _) in self._jobs.items()}).values():
             if job.id not in self._slurm.jobs and is_ended(job.states):
                 yield job
 
