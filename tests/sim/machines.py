@@ -226,7 +226,9 @@ class Machines:
                     self._change(name, reservation="", silent=silent)
 
     def unfinished(self) -> Violation | None:
-        """A record of another size than its machine, without a word about it."""
+        """A record of another size than its machine, while no other one is being made anew."""
+        if any("to be re-created" in node.reason for node in self._sim.slurm.nodes.values()):
+            return None
         for name, what in self._kinds.items():
             node = self._sim.slurm.nodes.get(name)
             judged = what == "external" and node is not None and not node.closed
