@@ -50,8 +50,7 @@ def placed_by_slurm(picture: Picture) -> Iterator[str]:
         if not pod.node or pod.ended or pod.deleted or picture.closed(pod.node):
             continue
         held = picture.holding(pod)
-        before = min(pod.bound_at, ledger.started(pod) or pod.bound_at)  # a repair moves the former
-        if before <= forgotten or picture.reclaiming(pod):
+        if pod.bound_at <= forgotten or picture.reclaiming(pod):
             continue
         if not held:
             yield f"pod {pod.ref} is on {pod.node}, where no job of its own is: {_told(picture.own(pod.uid))}"
