@@ -196,11 +196,13 @@ def strangers_kept(change: Change) -> Iterator[str]:
         before, after = change.before.records.get(name), change.after.records.get(name)
         if before is None:
             continue
-        if _external(before):
-            if not _ours(change.before, before) and before != after:
-                yield f"node {name} is another bridge's, or nobody's, and was changed"
+        if _ours(change.before, before):
+            continue
+        if _external(before) and mark(before.comment) is not None:
+            if before != after:
+                yield f"node {name} is another bridge's, and was changed"
         elif after is None or before != _with_the_drain_of(before, after):
-            yield f"node {name} has a slurmd, and more than its drain was changed"
+            yield f"node {name} is not the bridge's, and more than its drain was changed"
     nodes = {node.name: node for node in change.before.nodes.values()}
     for node in change.after.nodes.values():
         old = nodes.get(node.name)

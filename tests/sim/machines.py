@@ -59,6 +59,7 @@ class Machines:
         self._bodies: dict[str, Object] = {}  # of node objects that were deleted
         self._lost: dict[str, float] = {}  # since when a node is not there
         self._boots = 1
+        sim.slurm.forgets_nodes = True
         for name, what in self._kinds.items():
             self._prepare(name, what)
         comment = marked("", NodeMark(cluster="another", node=KubeNode("n1")))
@@ -226,8 +227,8 @@ class Machines:
                     self._change(name, reservation="", silent=silent)
 
     def unfinished(self) -> Violation | None:
-        """A record of another size than its machine, without a word about it and with nobody before it."""
-        if any(node.drained and "re-created" in node.reason for node in self._sim.slurm.nodes.values()):
+        """A record of another size than its machine, while no other one is being made anew."""
+        if any("to be re-created" in node.reason for node in self._sim.slurm.nodes.values()):
             return None
         for name, what in self._kinds.items():
             node = self._sim.slurm.nodes.get(name)

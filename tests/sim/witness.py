@@ -17,7 +17,13 @@ import msgspec
 from bridge.config import Settings
 from bridge.core.grouping.wishes import ON_FAILURE
 from bridge.core.identity import remembered
-from bridge.core.invariants import bound_on_a_grant, containers_first, positive_evidence, violations
+from bridge.core.invariants import (
+    bound_on_a_grant,
+    containers_first,
+    placed_by_slurm,
+    positive_evidence,
+    violations,
+)
 from bridge.core.model import JobId, JobRecord, KubeNode, Node, Pod, SlurmNode, Uid, is_ended, torn
 from bridge.core.nodeinvariants import (
     drains_are_true,
@@ -91,6 +97,7 @@ class Witness:
         self._pass_on = changed
         self._pods: dict[str, Pod] = {}  # by UID, as converted last
         self._gone: dict[str, Pod] = {}
+        self._bound: dict[Uid, float] = {}  # when each was first on a node
         self._jobs: dict[JobId, tuple[WorldJob, JobRecord]] = {}
         self._nodes: tuple[int, dict[SlurmNode, Node]] = (0, {})
         self._settings = settings.nodes
@@ -99,6 +106,9 @@ class Witness:
         self._drained: dict[SlurmNode, float] = {}  # since when, by slurmctld's clock
         self._former: deque[tuple[Picture, float]] = deque()  # of nodes, and until when they were so
         self._blind = False  # a watch has lost something, and may lack it until everything is listed again
+        self._deceived = (
+            False  # a list of pods lacked some: who never saw those holds them for dead in the end
+        )
         self._hung = 0.0  # until when requests may be carried out that were sent long before
         self.leaders = 0  # that may all believe that they lead
         self._calm = math.inf  # since when
@@ -188,10 +198,20 @@ class Witness:
                     before = replace(picture, pods=change.before.pods, jobs=jobs)
                     if not any(about in still.text for still in holds(replace(change, before=before))):
                         return True
+        if found.invariant == placed_by_slurm.__name__ and self._bound_before(change.after, found):
+            return True
         return self._mirrors and self._was_right_of_nodes(change, found)
+
+    def _bound_before(self, picture: Picture, found: Violation) -> bool:
+        """The boot that forgot its job; a repair of its condition says later."""
+        since = picture.booted + picture.view_age + picture.skew
+        named = (pod for pod in picture.pods if f"pod {pod.ref} " in found.text)
+        return picture.settling and any(self._bound.get(pod.uid, math.inf) <= since for pod in named)
 
     def _was_right_of_nodes(self, change: Change, found: Violation) -> bool:
         now = change.after.now
+        if self._deceived and found.invariant == holders_kept.__name__:
+            return True
         for holds, age in NODES_SEEN.items():
             age = PATIENCE if self._blind or now < self._hung else age
             for picture, until in self._former if holds.__name__ == found.invariant else ():
@@ -220,6 +240,10 @@ class Witness:
     def blind(self) -> None:
         """Something of what Kubernetes told was lost."""
         self._blind = True
+
+    def deceived(self) -> None:
+        """A list of pods that was not true."""
+        self._deceived = True
 
     def hangs(self, seconds: float) -> None:
         """Requests to Slurm may be carried out so late."""
@@ -310,6 +334,8 @@ class Witness:
         known = self._pods.get(meta["uid"])
         if known is None or known.version != meta["resourceVersion"]:
             known = self._pods[meta["uid"]] = view.pod_from_object(found)
+            if known.node:
+                self._bound.setdefault(known.uid, self._wall())
         return known
 
     def _dead(self, pods: tuple[Pod, ...]) -> frozenset[Uid]:

@@ -289,10 +289,10 @@ class Cluster(slurm_nodes.NodeTable):
         before = self.jobs
         known = next((known for known in reversed(self._history) if known[0] <= since), None)
         jobs, nodes = known[1:] if known is not None else ({}, self._history[0][2])
-        self.jobs, self.nodes = dict(jobs), dict(nodes)
+        self.jobs, self.nodes = dict(jobs), dict(nodes) if self.forgets_nodes else self.nodes
         lost = (job for job in before.keys() - self.jobs.keys() if before[job].submitted > since)
         self._next_native = min((self._next_native, *lost))
-        self._history = [(-math.inf, jobs, nodes)]  # it is on disk: another crash loses no more
+        self._history = [(-math.inf, jobs, dict(self.nodes))]  # it is on disk: another crash loses no more
         self.restart()
         self.on_change()
 
