@@ -64,15 +64,10 @@ from tests.worlds.slurm_jobs import WorldJob
 CALM = 1_500.0  # seconds in which everything must come right: longer than any grace, pause or exclusion
 BYSTANDER = "bystander"  # a pod of somebody else, whose changes move the API server's version on
 QUIET = 15.0  # seconds of nothing
-SHORTEST_START = (
-    1.0  # seconds in which a slurmctld that was killed is back: two jobs of one number differ in the second
-)
+SHORTEST_START = 1.0  # seconds until a killed slurmctld is back: two jobs of one number differ in the second
 PATIENCE = 12  # times that this is waited for
-SETTINGS: dict[str, Any] = {
-    "bootGrace": 30.0,
-    "deathMargin": 5.0,
-    "sweepInterval": 5.0,
-}  # shorter, in the same proportions
+# Shorter, in the same proportions.
+SETTINGS: dict[str, Any] = {"bootGrace": 30.0, "deathMargin": 5.0, "sweepInterval": 5.0}
 MIN_JOB_AGE = 100.0  # the same: nodes wait for it
 WITH_NODES = MIRROR | {"nodeSettling": 20.0, "startFailures": 2, "startFailureWindow": 60.0}
 
