@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.model import is_ended
+from bridge.core.model import SlurmNode, is_ended
 from bridge.names import MANAGED_NODE_TAINT, UNAVAILABLE_TAINT
 from tests.sim.nodes import FAN, MIRROR, SIZE, alter, shown, slurm, taints, writes
 from tests.sim.simulation import Simulation
@@ -133,3 +133,33 @@ def test_no_pod_of_ours_gets_a_machine_whose_slurmds_together_offer_more_than_it
         assert pod["spec"]["nodeName"] == "n1"
 
     stage(tmp_path, story)
+
+
+@pytest.mark.parametrize("comment", ["kept", "lost"])
+def test_a_pod_runs_on_the_machine_that_the_operators_comment_names_and_stays_there_whatever_becomes_of_the_comment(
+    tmp_path: Path, comment: str
+) -> None:
+    """Slurm calls the node gpu-0. A restart of the bridge, with a comment that is not there, is no move of the job."""
+
+    async def story(sim: Simulation) -> None:
+        del sim.slurm.nodes["n1"]
+        operator = Operator(sim.slurm, sim.kube)
+        operator.join("gpu-0", "n1")
+        sim.start()
+        sim.create("p", gpus=1, asks={"tolerations": [{"operator": "Exists"}]})
+        await sim.until(lambda: running(sim, "p"), 10.0)
+        pod = sim.pod("p")
+        assert pod is not None
+        assert pod["spec"]["nodeName"] == "n1"
+        assert sim.slurm.jobs[sim.job_of("p")].nodes == ("gpu-0",)
+        if comment == "lost":
+            sim.slurm.set_node(replace(sim.slurm.nodes[SlurmNode("gpu-0")], comment=""))
+            await sim.settle(60.0)
+        await sim.crash()
+        sim.start()
+        await sim.settle(600.0)
+        assert running(sim, "p")
+        sim.kubelet.finish("p", 3)
+        await sim.until(lambda: is_ended(sim.slurm.jobs[sim.job_of("p")].states), 20.0)
+
+    play(tmp_path, story, nodes=1, **MIRROR)

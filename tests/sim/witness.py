@@ -33,7 +33,7 @@ from bridge.core.nodeinvariants import (
     taint_stays,
     words_stand,
 )
-from bridge.core.nodes import NodeRecord
+from bridge.core.nodes import NodeRecord, operator_pod
 from bridge.core.picture import Change, Picture
 from bridge.core.twins import by_slurm_name
 from bridge.core.violation import Violation
@@ -100,6 +100,7 @@ class Witness:
         self._bound: dict[Uid, float] = {}  # when each was first on a node
         self._jobs: dict[JobId, tuple[WorldJob, JobRecord]] = {}
         self._nodes: tuple[int, dict[SlurmNode, Node]] = (0, {})
+        self._hosts: dict[SlurmNode, SlurmNode] = {}
         self._settings = settings.nodes
         self._mirrors = settings.nodes.nodeStateToSlurm
         self._records: dict[SlurmNode, tuple[object, NodeRecord]] = {}
@@ -372,4 +373,12 @@ class Witness:
         if self._nodes[0] != version:
             found = [node_view.node(msgspec.json.encode(n)) for n in self._kube.storage.all("nodes")]
             self._nodes = (version, by_slurm_name(found)[0])
-        return self._nodes[1]
+        for (
+            name,
+            node,
+        ) in self._slurm.nodes.items():  # as slurm-operator has said once, whatever became of that
+            if (pod := operator_pod(node.comment)) is not None and SlurmNode(pod.node) in self._nodes[1]:
+                self._hosts[SlurmNode(name)] = SlurmNode(pod.node)
+        return self._nodes[1] | {
+            name: at for name, own in self._hosts.items() if (at := self._nodes[1].get(own))
+        }
