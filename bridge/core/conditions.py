@@ -17,6 +17,7 @@ QUIET = 60.0  # seconds between two writes of one condition
 ESTIMATE_QUIET = (
     600.0  # seconds, if only Slurm's estimate changed: the backfill scheduler moves it at every pass
 )
+GATED = "SchedulingGated"  # of PodScheduled: kube-scheduler has not looked at the pod since it was let go
 LONGEST = 300  # characters of what kube-scheduler says
 ESTIMATE = ", expected to start at "
 _WAITS = re.compile(r"job ([0-9]{1,9}) is PENDING\b", re.ASCII)
@@ -92,7 +93,7 @@ def worth_writing(pod: Pod, wanted: Condition, now: float) -> bool:
 def unbound_because(pod: Pod) -> str:
     """What kube-scheduler says of a pod that was let go to its node, and that it can't bind; "" = nothing."""
     said = pod.condition(SCHEDULED_CONDITION)
-    if pod.gates or said is None or said.status != "False":
+    if pod.gates or said is None or said.status != "False" or said.reason == GATED:
         return ""
     text = " ".join(said.message.split())
     return text if len(text) <= LONGEST else text[:LONGEST] + "…"

@@ -42,6 +42,7 @@ from bridge.names import (
     SCHEDULING_GATE,
 )
 
+SILENCE = 10.0  # times bindTimeout that a grant waits for a kube-scheduler that says nothing
 NOMINATE_AGAIN = 2.0  # seconds between looks at a pod that is un-gated and not yet bound
 BARRED_AGAIN = 30.0  # seconds between looks at one that can't go to its place: gang-timeout may be over
 
@@ -130,9 +131,10 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
     on_the_way = all(SCHEDULING_GATE not in pod.gates for pod in pods)
     if on_the_way and facts.granted_age > facts.limits.bind_timeout:
         places, said = ",".join(record.nodes), next(filter(None, map(unbound_because, pods)), "")
+        if not said:
+            return _unheard(facts, pods, record, places)
         text = f"not bound {facts.limits.bind_timeout:.0f} s after job {record.id} got {places}"
-        text += f"; kube-scheduler says: {said}" if said else ""
-        return lose(facts, pods, record, text, refused=record.nodes)
+        return lose(facts, pods, record, f"{text}; kube-scheduler says: {said}", refused=record.nodes)
     by_uid = {slot.pod: slot for slot in slots}
     steps: list[Step] = list(_told(facts, pods, record)) if facts.barred else []
     held_back = False
@@ -148,6 +150,19 @@ def granted(facts: Facts, pods: Sequence[Pod], record: JobRecord) -> Decision:
         reason, text = Reason.THROTTLED, f"job {record.id} is granted; enough pods are on their way already"
     again = 0.2 if held_back else NOMINATE_AGAIN
     return Decision(verdict=Verdict(reason, text), steps=tuple(steps), again=again)
+
+
+def _unheard(facts: Facts, pods: Sequence[Pod], record: JobRecord, places: str) -> Decision:
+    """kube-scheduler has not looked at the pods: it is away, as in a roll-out, and no node is to blame."""
+    text = (
+        f"job {record.id} holds {places}, and kube-scheduler has not looked at the pod since: is it running?"
+    )
+    if facts.granted_age > SILENCE * facts.limits.bind_timeout:
+        return lose(facts, pods, record, text)
+    shown = job_condition(None, facts.now, refused=text, reason=Reason.GRANTED)
+    told = [pod for pod in pods if worth_writing(pod, shown, facts.now)]
+    steps = tuple(SetConditions(pod=pod, conditions=(shown,)) for pod in told)
+    return Decision(verdict=Verdict(Reason.GRANTED, text), steps=steps, again=NOMINATE_AGAIN)
 
 
 def _crowded(facts: Facts, record: JobRecord, slots: Sequence[Slot]) -> dict[SlurmNode, str]:

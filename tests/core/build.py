@@ -11,6 +11,7 @@ from bridge.core.attempt import Attempt
 from bridge.core.facts import Facts, Member, Sight
 from bridge.core.fit import Fit, needs, obstacle
 from bridge.core.model import (
+    Condition,
     Group,
     GroupKey,
     JobId,
@@ -54,6 +55,10 @@ def pod(**changes: Any) -> Pod:
         gates=(SCHEDULING_GATE,),
     )
     return replace(base, **changes)
+
+
+# What kube-scheduler writes on a pod that it can't bind.
+UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable", message="no node")
 
 
 def released(job: JobId, node: str = "n1", **changes: Any) -> Pod:

@@ -11,7 +11,7 @@ from bridge.core.attempt import Attempt
 from bridge.core.facts import NEVER, Refusal
 from bridge.core.ledger import Busy
 from bridge.core.lifecycle import decide
-from bridge.core.model import Condition, KubeNode, SlurmNode
+from bridge.core.model import Condition, KubeNode, Pod, SlurmNode
 from bridge.core.steps import (
     EndJob,
     Forsake,
@@ -34,6 +34,7 @@ from tests.core.build import (
     NODES,
     NOW,
     SPEC,
+    UNSCHEDULABLE,
     facts,
     mark,
     pod,
@@ -195,8 +196,12 @@ def test_enough_pods_on_their_way_hold_further_grants_back() -> None:
 # --- lost grant -----------------------------------------------------------------------------------
 
 
+def refused() -> Pod:
+    return released(FIRST, conditions=(UNSCHEDULABLE,))
+
+
 def test_a_pod_not_bound_in_time_gives_its_grant_back_and_excludes_the_node() -> None:
-    decision = decide(facts(released(FIRST), sights=(sight(record(FIRST, "RUNNING")),), granted_age=31.0))
+    decision = decide(facts(refused(), sights=(sight(record(FIRST, "RUNNING")),), granted_age=31.0))
     assert kinds(decision) == ["Forsake", "Nominate", "EndJob", "Notify"]
     forsake = decision.steps[0]
     assert isinstance(forsake, Forsake)
@@ -205,6 +210,22 @@ def test_a_pod_not_bound_in_time_gives_its_grant_back_and_excludes_the_node() ->
     assert isinstance(back, Nominate)
     assert back.node == ""
     assert "given back" in back.conditions[0].message
+
+
+@pytest.mark.parametrize(
+    "shown", [(), (Condition(type="PodScheduled", status="False", reason="SchedulingGated"),)]
+)
+def test_a_kube_scheduler_that_says_nothing_of_the_pod_is_told_and_no_node_is_to_blame(
+    shown: tuple[Condition, ...],
+) -> None:
+    waits, running = released(FIRST, conditions=shown), (sight(record(FIRST, "RUNNING")),)
+    (told,) = decide(facts(waits, sights=running, granted_age=31.0)).steps
+    assert isinstance(told, SetConditions)
+    assert "kube-scheduler has not looked at the pod" in told.conditions[0].message
+    back = decide(facts(waits, sights=running, granted_age=301.0))
+    assert kinds(back) == ["Forsake", "Nominate", "EndJob", "Notify"]
+    assert isinstance(back.steps[0], Forsake)
+    assert back.steps[0].attempt.excluded == ()
 
 
 def test_a_hand_over_that_the_api_server_refuses_is_told_and_then_gives_its_grant_back() -> None:
@@ -237,7 +258,7 @@ def test_a_grant_that_waits_for_its_gpus_is_given_back_when_the_pods_limit_is_ov
 
 
 def test_the_attempt_is_written_before_the_job_ends_or_our_cancel_would_look_like_a_persons() -> None:
-    names = kinds(decide(facts(released(FIRST), sights=(sight(record(FIRST, "RUNNING")),), granted_age=31.0)))
+    names = kinds(decide(facts(refused(), sights=(sight(record(FIRST, "RUNNING")),), granted_age=31.0)))
     assert names.index("Forsake") < names.index("EndJob")
 
 

@@ -30,6 +30,7 @@ from tests.core.build import (
     NODES,
     NOW,
     SPEC,
+    UNSCHEDULABLE,
     bound,
     facts,
     mark,
@@ -71,7 +72,7 @@ BOUND = Condition(type="PodScheduled", status="True", changed=NOW - 1000.0)
 UNREADY = Condition(type="Ready", status="False")
 BUSY = (ContainerStatus(name="c", running=True),)
 LOOPING = (ContainerStatus(name="c", reason="CrashLoopBackOff"),)
-ON_ITS_WAY = released(FIRST, conditions=(TOLD,))
+ON_ITS_WAY = released(FIRST, conditions=(TOLD, UNSCHEDULABLE))
 RUNNING = bound(FIRST, statuses=BUSY, conditions=(TOLD, BOUND))
 LEAVING = replace(RUNNING, deleted=NOW - SHORT)
 OVERDUE = replace(RUNNING, deleted=OLD)
