@@ -184,8 +184,8 @@ class PlacementSettings(_Group):
     bindTimeout: float = Field(
         30.0,
         gt=0,
-        description="Seconds from grant to bound; then the job ends, the node is excluded, we try again. Ten times as long, "
-        "and no node is excluded, while kube-scheduler has not looked at the pod.",
+        description="Seconds from grant to bound; then the job ends, the node is excluded, we try again. Ten times "
+        "as long, and no node is excluded, while kube-scheduler has not looked at the pod.",
     )
     ungatedLimit: int = Field(200, ge=1, description="Pods un-gated and not yet bound at a time.")
     viewAge: float = Field(2.0, gt=0, description="Seconds: an older state poll is no ground for a binding.")
