@@ -287,7 +287,8 @@ def converged(picture: Picture) -> Iterator[str]:
             ):
                 yield f"pod {pod.ref} runs on {pod.node} and its job does not: {_told(picture.own(pod.uid))}"
         elif any(is_granted(job.states) for job in own):
-            if not _barred(picture, pod):
+            shut = any(picture.closed(node) for job in own for node in picture.places(job))
+            if not shut and not _barred(picture, pod):
                 yield f"pod {pod.ref} has a grant and is not bound: {_told(own)}"
         elif not own and ((shown := pod.condition(JOB_CONDITION)) is None or shown.reason not in RESTING):
             yield f"pod {pod.ref} waits without a job"
