@@ -189,6 +189,8 @@ class Witness:
 
     def _was_right(self, change: Change, found: Violation) -> bool:
         """There was a reason, and it was taken back before the bridge could know."""
+        if self._deceived and found.invariant == placed_by_slurm.__name__:
+            return True  # a pod that it does not see gets its place back once it does: told by `converged`
         for holds, age in VIEW.items():
             if holds.__name__ != found.invariant:
                 continue
