@@ -230,7 +230,7 @@ class _Stage:
             case Rival(seconds=seconds):
                 if not sim.up("b"):
                     sim.start("b")
-                    sim.witness.leaders = 2
+                    sim.witness.leaders, sim.witness.rivals = 2, True
                     self._later(seconds, lambda: asyncio.ensure_future(self._rival_goes()))
             case Clock(seconds=seconds):
                 sim.jump += seconds

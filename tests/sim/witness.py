@@ -112,6 +112,7 @@ class Witness:
         )
         self._hung = 0.0  # until when requests may be carried out that were sent long before
         self.leaders = 0  # that may all believe that they lead
+        self.rivals = False  # there have been two
         self._calm = math.inf  # since when
         self._removed: set[Uid] = set()
         self._ended: set[JobId] = set()  # by the bridge
