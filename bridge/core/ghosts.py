@@ -59,9 +59,9 @@ def ghosts(
 def never_seen(
     record: JobRecord, kube_name: Callable[[SlurmNode], KubeNode], *, cluster: str, seen: Collection[Uid]
 ) -> Iterator[Pod]:
-    """Of a live job with GPUs: one for each of its nodes, as any pod of its mark that was never seen may be there."""
+    """Of a live job: one for each of its nodes, as any pod of its mark that was never seen may be there."""
     mark = record.mark
-    if mark is None or mark.cluster != cluster or not any(record.gres):
+    if mark is None or mark.cluster != cluster:
         return
     unseen = next((p for p in zip(mark.uids, mark.pods, strict=False) if p[0] not in seen), None)
     if unseen is None:

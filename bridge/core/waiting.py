@@ -187,7 +187,7 @@ def joining(facts: Facts, running: Sequence[Member], record: JobRecord) -> Decis
     if not is_granted(record.states):
         text = f"job {record.id}, which has the pod's place, is {'+'.join(sorted(record.states))}"
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, text))
-    if (wait := gangs.haunted(facts)) > 0:
+    if any(record.gres) and (wait := gangs.haunted(facts)) > 0:
         text = f"containers of pods that went while no bridge ran may live on nodes of job {record.id}"
         return gangs.told(facts, pods, Verdict(Reason.GATHERING, text), again=wait)
     if any(gangs.roll(facts, record)):
