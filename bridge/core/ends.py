@@ -101,6 +101,15 @@ def displaced(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> list[Pod]
     return [pod for pod in pods if pod.node and _elsewhere(facts, record, pod)]
 
 
+def failed_elsewhere(facts: Facts, record: JobRecord | None, pods: Sequence[Pod]) -> bool:
+    """A crash of slurmctld had put the job on other nodes, and one of those failed: that says nothing of its pods."""
+    if record is None or not record.nodes or not facts.owns(record):
+        return False
+    failed = is_ended(record.states) and record.states & {"NODE_FAIL", "BOOT_FAIL"}
+    placed = [pod for pod in pods if pod.node]
+    return bool(failed and placed) and all(_elsewhere(facts, record, pod) for pod in placed)
+
+
 def recalled(facts: Facts, pods: Sequence[Pod], sight: Sight) -> tuple[JobRecord, Verdict] | None:
     """The end of a job that slurmctld has forgotten, by Slurm's accounting; None: nothing that counts.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from bridge.core import gangs, held, waiting
 from bridge.core.claims import SETTLED, claim, miscounted
 from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_writing
-from bridge.core.ends import TAKEN, end_doubles, end_pods, evidence, unkillable
+from bridge.core.ends import TAKEN, end_doubles, end_pods, evidence, failed_elsewhere, unkillable
 from bridge.core.facts import NEVER, Facts, Member, Sight
 from bridge.core.limits import early, told, user_end
 from bridge.core.model import JobId, JobRecord, Pod, is_ended, is_granted
@@ -40,7 +40,8 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
     if last is not None:
         text = f"job {sight.id} ended ({'+'.join(sorted(last.states))}), and Slurm has forgotten it since"
         return end_pods(facts, running, last, Verdict(Reason.JOB_ENDED, text))
-    if sight.states is None or sight.never_ran:
+    astray = failed_elsewhere(facts, sight.record, [m.pod for m in running])
+    if sight.states is None or sight.never_ran or astray:
         return claim(facts, running, sight)
     record = sight.read
     if record is None and sight.record is None and is_granted(sight.states):
@@ -122,7 +123,7 @@ def _job_of(facts: Facts, running: list[Member]) -> Sight | None:
             continue
         labelled = facts.sights.get(job, Sight(id=job, states=None, record=None))
         lost = labelled.record is not None and gangs.passed_on(facts, labelled.record)
-        if labelled.never_ran or lost:
+        if labelled.never_ran or lost or failed_elsewhere(facts, labelled.record, [m.pod for m in running]):
             continue  # what a refused claim left under that id; or another generation of the gang has it
         if labelled.live and labelled.id in facts.current and (named := labelled.record) is not None:
             # A crash may have brought an earlier attempt's job back to the very place that is claimed.
