@@ -53,6 +53,7 @@ class Mirror:
         self._taken: dict[KubeNode, nodesize.Amounts] = {}  # by them
         self._failures: dict[KubeNode, dict[Uid, StartFailure]] = {}
         self._silent: dict[SlurmNode, float] = {}  # since when it was seen so
+        self._absent: dict[SlurmNode, float] = {}  # the same
         self._differs: dict[SlurmNode, float] = {}
         store.pods.on_change(self._on_seat)
         store.pods.on_pod(self._on_pod)
@@ -104,6 +105,7 @@ class Mirror:
         self._forget_failures()
         named = self._named()
         joined = core_pairs.join(self._store.nodes, records.values(), self._cluster)
+        self._absent = {one.name: self._absent.get(one.name, now) for one in joined if one.record is None}
         found = tuple(self._filled(pair, named, now) for pair in joined)
         around = Around(
             cluster=self._cluster,
@@ -138,6 +140,7 @@ class Mirror:
             named=pair.name in named or (_leaves(pair) and self._occupied(home)),
             differs_for=now - self._differs.get(pair.name, now),
             silent_for=now - self._silent.get(pair.name, now),
+            absent_for=now - self._absent.get(pair.name, now),
         )
 
     def _kube_age(self) -> float:

@@ -21,6 +21,7 @@ from bridge.core.verdict import Reason
 from bridge.errors import UserError
 from bridge.names import EXTERNAL_NODE_LABEL
 
+LASTING = 60.0  # seconds in which a whole list is asked for twice: one that lacks a node may be wrong
 FRESH = 15.0  # seconds: an older picture of either side decides nothing
 
 
@@ -110,6 +111,9 @@ def _absent(pair: Pair, around: Around, settings: NodeSettings) -> Found:
         return said(Reason.NODE_WAITS, "Slurm does not list it, and has just come up")
     if around.many_lost:
         return said(Reason.HELD_BACK, "Slurm lists so few nodes that its list may be wrong; taints stay")
+    if (rest := LASTING - pair.absent_for) > 0:
+        text = f"Slurm does not list it; its taints stay until that has lasted for {LASTING:.0f} s"
+        return said(Reason.NODE_WAITS, text, rest)
     return Found(reflection.parting(node))
 
 

@@ -124,6 +124,7 @@ class Pair:
     )
     differs_for: float = 0.0  # since its size was first seen to be another one than Slurm's
     silent_for: float = 0.0  # since Slurm was first seen not to reach it
+    absent_for: float = 0.0  # since Slurm was first seen to have no record of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

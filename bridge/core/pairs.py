@@ -93,6 +93,7 @@ def seen_once(pairs: Iterable[Pair], pods: Iterable[Pod], ours: Container[str]) 
             with_others(pair, others.get(home(pair), ())),
             failures=tuple(failures.get(home(pair), ())),
             silent_for=math.inf,
+            absent_for=math.inf,
         )
         for pair in pairs
     )

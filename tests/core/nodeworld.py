@@ -170,6 +170,7 @@ class World:
                 named=pair.name in self.named,
                 differs_for=self.now - self.differed.get(pair.name, self.now),
                 silent_for=60.0,
+                absent_for=60.0,
             )
             for pair in pairs.join(self.nodes.values(), self.records.values(), CLUSTER)
         )
