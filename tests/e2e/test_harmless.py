@@ -47,9 +47,9 @@ def urgent(scene: Scene) -> Iterator[str]:
 def test_a_pod_of_the_highest_priority_evicts_nobody_and_goes_where_there_is_room(
     scene: Scene, urgent: str
 ) -> None:
-    """Slurm knows nothing of pods of others: it grants a node on which kube-scheduler finds no room."""
-    node = scene.kube.must("GET", "/api/v1/nodes/n1")
-    theirs = k.pod("theirs", scheduler="default-scheduler", cpus=node["status"]["allocatable"]["cpu"])
+    """Slurm knows nothing of pods of others: it grants a node where kube-scheduler must not put the pod beside one."""
+    theirs = k.pod("theirs", scheduler="default-scheduler")
+    theirs["metadata"]["labels"] = {"whose": "theirs"}
     theirs["spec"]["nodeName"] = "n1"
     uid = scene.create(theirs)
     scene.running("theirs")
@@ -57,6 +57,10 @@ def test_a_pod_of_the_highest_priority_evicts_nobody_and_goes_where_there_is_roo
     scene.job_becomes(blocker, "RUNNING")
     ours = k.pod("ours", options=scene.only("n1", "n2"))
     ours["spec"]["priorityClassName"] = urgent
+    apart = {"labelSelector": {"matchLabels": {"whose": "theirs"}}, "topologyKey": "kubernetes.io/hostname"}
+    ours["spec"]["affinity"] = {
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
+    }
     scene.create(ours)
     scene.when("ours", "is granted n1", lambda pod: k.annotation(pod, k.NODE) == "n1")
     scene.slurm.scancel(blocker)
