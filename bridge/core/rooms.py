@@ -25,6 +25,7 @@ def room(pairs: Sequence[Pair], around: Around, settings: NodeSettings) -> Room:
     external = sum(record.external for record in records)
     drained = [(cause, record) for record in records if (cause := standing(record)) is not None]
     new = sum(cause in LIMITED and around.slurm_now - record.reason_at < WINDOW for cause, record in drained)
+    new += sum(map(_hidden, pairs))
     under_way = sum(cause in RECREATING for cause, _ in drained) + sum(map(_missing, pairs))
     return Room(
         drains=max(LEAST, math.floor(settings.drainShare * len(records))) - new,
@@ -44,6 +45,12 @@ def left(before: Room, steps: Iterable[NodeStep]) -> Room:
 def _counts(pair: Pair, around: Around) -> bool:
     known = mark(pair.record.comment) if pair.record is not None and pair.record.external else None
     return known.cluster == around.cluster if known is not None else pair.node is not None
+
+
+def _hidden(pair: Pair) -> bool:
+    """It may have been drained a moment ago: a list that lacks its record may be wrong."""
+    node = pair.node
+    return pair.record is None and node is not None and node.mirrored is not None and not node.ready
 
 
 def _missing(pair: Pair) -> bool:
