@@ -142,8 +142,12 @@ def test_a_pod_that_ends_while_its_job_waits_again_leaves_its_exit_code_there(sc
     with forgotten(scene):
         scene.slurm.scancel(first)
         scene.running("moved")
+        seen = scene.stack.metric("slurm_bridge_decisions_total", reason="Bound")
     scene.job_becomes(job.id, "PENDING")
-    scene.says("moved", "PENDING")
+    eventually(
+        "the bridge has seen it",
+        lambda: scene.stack.metric("slurm_bridge_decisions_total", reason="Bound") > seen,
+    )
     scene.finish("moved", 3)
     assert "exit code 3" in scene.job_becomes(job.id, "CANCELLED", within=60).comment
 
