@@ -170,7 +170,9 @@ class Snapshot:
         if not self._store.synced:
             lacking.append("the first complete list of pods, nodes and jobs from the API server")
         if self._store.synced and not self.synced:
-            lacking.append("the first list of Slurm's nodes, which says where each lives")
+            lacking.append(
+                "a first list of Slurm's nodes with a node in it: their records say where each lives"
+            )
         if self._watcher.age() == NEVER:
             lacking.append(f"a first state poll of Slurm ({self._watcher.problem or 'under way'})")
         elif why := self._slurm.stranger():

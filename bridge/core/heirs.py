@@ -8,7 +8,7 @@ may live waits for that one's place, though another is free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from bridge.core.model import Pod, Uid
 
@@ -35,15 +35,24 @@ def heirs(
     found: dict[Uid, int] = {}
     waiting: set[Uid] = set()
     for likeness in _LIKENESS:
+        taken = set(found.values())
+        free = _by([at for at in lost if at not in taken], named, likeness)
+        going = _by(leaving, named, likeness)
         for pod in new:
             if pod.uid in found or pod.uid in waiting:
                 continue
-            mine = {
-                at for at, ref in enumerate(named) if likeness(ref) == likeness(pod.ref) and fits(pod, at)
-            }
-            free = (at for at in lost if at in mine and at not in found.values())
-            if (place := next(free, None)) is not None:
+            alike = free.get(likeness(pod.ref), [])
+            if (place := next((at for at in alike if fits(pod, at)), None)) is not None:
                 found[pod.uid] = place
-            elif not pod.node and not mine.isdisjoint(leaving):
+                alike.remove(place)
+            elif not pod.node and any(fits(pod, at) for at in going.get(likeness(pod.ref), ())):
                 waiting.add(pod.uid)
     return found, waiting
+
+
+def _by(places: Iterable[int], named: Sequence[str], likeness: Callable[[str], str]) -> dict[str, list[int]]:
+    """A gang may have a thousand places, and lose all of them at once."""
+    found: dict[str, list[int]] = {}
+    for at in places:
+        found.setdefault(likeness(named[at]), []).append(at)
+    return found

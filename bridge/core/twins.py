@@ -24,9 +24,8 @@ class Naming:
     known: frozenset[SlurmNode] = frozenset()
     external: frozenset[SlurmNode] = frozenset()
     hosts: Mapping[SlurmNode, KubeNode] = field(default_factory=dict)  # where slurm-operator's nodes live
-    hosted: Mapping[KubeNode, tuple[SlurmNode, ...]] = field(
-        default_factory=dict
-    )  # the same the other way round
+    # The same the other way round.
+    hosted: Mapping[KubeNode, tuple[SlurmNode, ...]] = field(default_factory=dict)
 
 
 def naming(records: Iterable[NodeRecord], before: Naming | None = None) -> Naming:

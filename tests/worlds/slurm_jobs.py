@@ -92,8 +92,8 @@ class WorldJob:
     def over(self, state: str, now: float, exit_code: int, exit_signal: int) -> WorldJob:
         """The same, ended."""
         paused = self.paused if "SUSPENDED" in self.states else 0.0
-        how = {"exit_code": exit_code, "exit_signal": exit_signal, "paused": paused}
-        return replace(self, states=frozenset({state}), ended=now, **how)  # type: ignore[arg-type]
+        over = replace(self, states=frozenset({state}), ended=now, paused=paused)
+        return replace(over, exit_code=exit_code, exit_signal=exit_signal)
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -103,9 +103,8 @@ def named(pod: Pod) -> Iterator[Reference]:
         yield Reference(BUILT_IN_GROUP, "PodGroup", pod.scheduling_group)
     if label := pod.labels.get(POD_GROUP_LABEL):
         yield Reference(COSCHEDULING_GROUP, "PodGroup", label)
-    if label := pod.labels.get(
-        LWS_NAME
-    ):  # between them may be a leader of another scheduler, which is not read
+    # Between them may be a leader of another scheduler, which is not read.
+    if label := pod.labels.get(LWS_NAME):
         yield Reference(LWS_GROUP, "LeaderWorkerSet", label)
 
 
