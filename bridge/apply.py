@@ -220,8 +220,8 @@ class WriteDoor:
                     return await self._kube.drop_node_condition(node, uid, SLURM_NODE_CONDITION)
                 now = self._wall()
                 return await self._kube.set_node_condition(node, uid, replace(shown, probed=now, changed=now))
-            case SetNodeTaints(node=node, uid=uid, add=add, remove=remove):
-                return await self._kube.taint_node(node, uid, add=add, remove=remove)
+            case SetNodeTaints(node=node, uid=uid, add=add, remove=remove, unless=label):
+                return await self._kube.taint_node(node, uid, add=add, remove=remove, unless=label)
             case NotifyNode(node=node, uid=uid, verdict=verdict, warning=warning):
                 await self._events.record(
                     Node(name=node, uid=uid),

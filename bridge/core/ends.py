@@ -63,6 +63,8 @@ def evidence(facts: Facts, record: JobRecord, pods: Sequence[Pod]) -> Verdict | 
     if is_ended(record.states) or ends:
         if facts.boot_grace and "NODE_FAIL" in record.states | ends:
             return None  # slurmctld has just come up and may not have heard from the node yet
+        if "NODE_FAIL" in record.states | ends and any(_unlisted(facts, record, pod) for pod in pods):
+            return None  # whose node it was can't be told
         if ends:
             why = next((text for state, text in _WHY if state in ends), "ended")
             return Verdict(
@@ -149,6 +151,13 @@ def _elsewhere(facts: Facts, record: JobRecord, pod: Pod) -> bool:
     if len(held) < len(record.nodes) or pod.node in held:
         return False
     return record.id in facts.moved or restarted(facts, record, pod, CLOCKS)
+
+
+def _unlisted(facts: Facts, record: JobRecord, pod: Pod) -> bool:
+    """Whether the job held the pod's node can't be told: Kubernetes' list lacks that Node, and with it its name in Slurm."""
+    if not pod.node or not record.nodes or SlurmNode(pod.node) in record.nodes:
+        return False
+    return all(node.name != pod.node for node in facts.nodes.values())
 
 
 def restarted(facts: Facts, record: JobRecord, pod: Pod, skew: float) -> bool:

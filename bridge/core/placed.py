@@ -5,7 +5,7 @@ Goes in: facts, the members that run. Comes out: a Decision. What must stay true
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bridge.core import gangs, held, waiting
@@ -36,7 +36,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
         return stray(facts, running)
     if not facts.slurm_fresh:
         return Decision(verdict=Verdict(Reason.STALE, "Slurm can't be read; running pods run on"), again=2.0)
-    last = _ended_and_forgotten(facts, sight)
+    last = _ended_and_forgotten(facts, sight, [m.pod for m in running])
     if last is not None:
         text = f"job {sight.id} ended ({'+'.join(sorted(last.states))}), and Slurm has forgotten it since"
         return end_pods(facts, running, last, Verdict(Reason.JOB_ENDED, text))
@@ -76,7 +76,7 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
         return waiting.begin_anew(facts, running, record, late)
     joining = waiting.joining(facts, running, record)
     return Decision(
-        verdict=joining.verdict if joining is not None else _running_verdict(running, record),
+        verdict=joining.verdict if joining is not None else _running_verdict(facts, running, record),
         steps=(
             *gangs.rivals(facts),
             *gangs.roll(facts, record),
@@ -92,12 +92,12 @@ def placed(facts: Facts, running: list[Member]) -> Decision:
     )
 
 
-def _ended_and_forgotten(facts: Facts, sight: Sight) -> JobRecord | None:
+def _ended_and_forgotten(facts: Facts, sight: Sight, pods: Sequence[Pod]) -> JobRecord | None:
     """The last record of a job that ended, and that nobody lists any more; not if a crash may have undone the end."""
     last = sight.record
     if last is None or sight.states is not None or not sight.over or not facts.owns(last):
         return None
-    return last if sight.read_age < facts.boot_age and evidence(facts, last, ()) else None
+    return last if sight.read_age < facts.boot_age and evidence(facts, last, pods) else None
 
 
 def _in_doubt(facts: Facts, record: JobRecord) -> Decision | None:
@@ -151,11 +151,15 @@ def _held_by(facts: Facts, sight: Sight, running: list[Member]) -> bool:
     return any(member.pod.node in held for member in running)
 
 
-def _running_verdict(running: list[Member], record: JobRecord) -> Verdict:
+def _running_verdict(facts: Facts, running: list[Member], record: JobRecord) -> Verdict:
     if "SUSPENDED" in record.states:
         return Verdict(Reason.SUSPENDED, f"Slurm suspended job {record.id}; the pod lives on")
     if not is_granted(record.states):
-        text = f"job {record.id} is {'+'.join(sorted(record.states))} after a restart of slurmctld; waiting"
+        ended = not facts.boot_grace and "PENDING" not in record.states
+        why = (
+            "; Kubernetes does not list the pod's node" if ended else " after a restart of slurmctld; waiting"
+        )
+        text = f"job {record.id} is {'+'.join(sorted(record.states))}{why}"
         return Verdict(Reason.BOUND, text)
     places = ",".join(record.nodes)
     if all(member.pod.deleted for member in running):
@@ -229,8 +233,8 @@ def _again(facts: Facts, running: list[Member], record: JobRecord, joining: Deci
     if joining is not None and joining.again is not None:
         waits.append(joining.again)
     waits += [max(1.0, m.dies_in) for m in running if m.pod.deleted and m.node_ready and m.dies_in > 0]
-    if "PENDING" in record.states:
-        waits.append(PENDING_LOOK)
+    if "PENDING" in record.states or (is_ended(record.states) and not facts.boot_grace):
+        waits.append(PENDING_LOOK)  # nobody may tell
     if facts.boot_grace and evidence(replace(facts, boot_age=NEVER), record, [m.pod for m in running]):
         waits.append(max(1.0, facts.limits.boot_grace - facts.boot_age))
     if facts.boot_grace and (young := SETTLED - (facts.slurm_now - record.started)) > 0:

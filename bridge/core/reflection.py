@@ -17,7 +17,13 @@ from bridge.core.model import Condition, Node, Pod
 from bridge.core.nodes import Around, Kind, NodeRecord, Pair
 from bridge.core.steps import NodeStep, SetNodeCondition, SetNodeTaints
 from bridge.errors import trim
-from bridge.names import MANAGED_NODE_TAINT, SLURM_NODE_CONDITION, SLURMD_LABEL, UNAVAILABLE_TAINT
+from bridge.names import (
+    EXTERNAL_NODE_LABEL,
+    MANAGED_NODE_TAINT,
+    SLURM_NODE_CONDITION,
+    SLURMD_LABEL,
+    UNAVAILABLE_TAINT,
+)
 
 # States in which Slurm starts nothing on a node, the gravest first; reason of the condition → by Slurm's words.
 _UNUSABLE = {
@@ -109,7 +115,10 @@ def planned(kind: Kind, others: Iterable[Pod], around: Around, settings: NodeSet
 def parting(node: Node) -> tuple[NodeStep, ...]:
     """Slurm has it no more, and that is certain."""
     ours = tuple(t for t in node.taints if t.key in (MANAGED_NODE_TAINT, UNAVAILABLE_TAINT))
-    steps: list[NodeStep] = [SetNodeTaints(node=node.name, uid=node.uid, remove=ours)] if ours else []
+    steps: list[NodeStep] = []
+    if ours:  # if the label is back, our view of the node is old
+        back = "" if EXTERNAL_NODE_LABEL in node.labels else EXTERNAL_NODE_LABEL
+        steps.append(SetNodeTaints(node=node.name, uid=node.uid, remove=ours, unless=back))
     if node.mirrored is not None:  # last: it is what tells that the taints were ours
         steps.append(SetNodeCondition(node=node.name, uid=node.uid, condition=None))
     return tuple(steps)

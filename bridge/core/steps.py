@@ -150,12 +150,13 @@ class SetNodeCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetNodeTaints:
-    """Add these, take those away; every other taint stays as it is."""
+    """Add these, take those away; every other taint stays as it is. `unless`: a label that the node must not have."""
 
     node: KubeNode
     uid: Uid
     add: tuple[Taint, ...] = ()
     remove: tuple[Taint, ...] = ()
+    unless: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import msgspec
 from bridge.core.constraints import Taint
 from bridge.core.lease import LeaseRecord
 from bridge.core.model import Condition, KubeNode, Node, Pod, Uid, Workload
-from bridge.errors import BridgeError, ProtocolError
+from bridge.errors import BridgeError, Conflict, ProtocolError
 from bridge.kube import leases, node_view, view, workload_view
 from bridge.kube.kinds import Kind, pods
 from bridge.kube.wire import (
@@ -218,15 +218,24 @@ class KubeClient:
         )
 
     async def taint_node(
-        self, name: KubeNode, uid: Uid, *, add: Sequence[Taint] = (), remove: Sequence[Taint] = ()
+        self,
+        name: KubeNode,
+        uid: Uid,
+        *,
+        add: Sequence[Taint] = (),
+        remove: Sequence[Taint] = (),
+        unless: str = "",
     ) -> Node:
         """Read the node, then PATCH its taints as they stood: key and effect tell one, and all others stay.
 
-        No PATCH if nothing would change. Conflict: another UID, or somebody changed the node in between.
+        No PATCH if nothing would change. Conflict: another UID, a node with the label `unless`, or somebody changed the
+        node in between.
         """
         path = f"/api/v1/nodes/{quote(name)}"
         raw = (await self._call("get", "nodes", "GET", path)).body
-        standing, version = node_view.taints(raw)
+        standing, labels, version = node_view.taints(raw)
+        if unless in labels:
+            raise Conflict(f"node {name} has the label {unless} again")
         taints = node_view.with_taints(standing, add, remove)
         if taints == standing:
             return node_view.node(raw)

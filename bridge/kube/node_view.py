@@ -5,7 +5,7 @@ What must stay true: a heartbeat of kubelet's changes nothing in a Node, or ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from sys import intern
 from typing import Any
@@ -112,11 +112,11 @@ class _RawNodeView(msgspec.Struct):
 _RAW_NODE = msgspec.json.Decoder(_RawNodeView)
 
 
-def taints(raw: bytes) -> tuple[list[dict[str, Any]], str]:
-    """The node's taints, word for word, and its version."""
+def taints(raw: bytes) -> tuple[list[dict[str, Any]], Mapping[str, str], str]:
+    """The node's taints, word for word, its labels and its version."""
     found = view.read(_RAW_NODE, raw, "node")
     standing = found.spec.taints if found.spec is not None else None
-    return list(standing or ()), found.metadata.resource_version
+    return list(standing or ()), found.metadata.labels or {}, found.metadata.resource_version
 
 
 def with_taints(

@@ -116,6 +116,15 @@ async def test_a_taint_that_is_there_is_not_written_again(side: Side, node: Node
     assert len(side.writes()) == writes
 
 
+async def test_a_label_that_is_back_keeps_the_taint(side: Side, node: Node) -> None:
+    """Whoever takes it saw the node without the label: that view is old."""
+    await tainted(side, node, add=(MANAGED,))
+    await change(side, node.name, {"metadata": {"labels": {"example.com/back": "true"}}})
+    with pytest.raises(Conflict, match="has the label example.com/back again"):
+        await side.client.taint_node(node.name, node.uid, remove=(MANAGED,), unless="example.com/back")
+    assert MANAGED.key in {taint["key"] for taint in taints(await raw(side, node))}
+
+
 async def test_of_two_who_change_taints_at_once_nobodys_change_is_lost(side: Side, node: Node) -> None:
     """Every loser looks again, as the mirror does."""
     wanted = [Taint(f"example.com/t{i}", "", "NoSchedule") for i in range(6)]
