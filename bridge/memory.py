@@ -288,9 +288,13 @@ class Memory:
     def note_drained(self, node: SlurmNode) -> None:
         self._drained[node] = self._clock()
 
-    def drained(self) -> frozenset[SlurmNode]:
-        """By us a moment ago. Then it is looked at again: somebody may have resumed the node."""
-        self._drained = {n: at for n, at in self._drained.items() if self._clock() - at < DRAIN_LOOK}
+    def drained(self, boot_age: float) -> frozenset[SlurmNode]:
+        """By us a moment ago. Then it is looked at again: somebody may have resumed the node.
+
+        A drain that is older than slurmctld's start may be lost: a crash undoes its last seconds.
+        """
+        young = min(DRAIN_LOOK, boot_age)
+        self._drained = {n: at for n, at in self._drained.items() if self._clock() - at < young}
         return frozenset(self._drained)
 
     def no_fast(self, key: GroupKey) -> None:

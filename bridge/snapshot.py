@@ -268,7 +268,7 @@ class Snapshot:
             denied=self._watcher.denied(self._ids_of(pods, (*former, *current, *marked, *sights))),
             recallable=self._watcher.recallable(labelled),
             recalled=self._watcher.recalled(labelled),
-            drained=self.memory.drained(),
+            drained=self.memory.drained(self.boot_age()),
             ran=self.memory.ran(key),
             claim_refused=self.memory.claim(key),
             moved=frozenset(job for job in sights if self.memory.moved(job, self._watcher.records.get(job))),

@@ -154,7 +154,7 @@ def _elsewhere(facts: Facts, record: JobRecord, pod: Pod) -> bool:
 
 
 def _unlisted(facts: Facts, record: JobRecord, pod: Pod) -> bool:
-    """Whether the job held the pod's node can't be told: Kubernetes' list lacks that Node, and with it its name in Slurm."""
+    """Nobody can tell if the job held the pod's node: the list lacks that Node, and with it its name in Slurm."""
     if not pod.node or not record.nodes or SlurmNode(pod.node) in record.nodes:
         return False
     return all(node.name != pod.node for node in facts.nodes.values())

@@ -155,7 +155,7 @@ def _running_verdict(facts: Facts, running: list[Member], record: JobRecord) -> 
     if "SUSPENDED" in record.states:
         return Verdict(Reason.SUSPENDED, f"Slurm suspended job {record.id}; the pod lives on")
     if not is_granted(record.states):
-        ended = not facts.boot_grace and "PENDING" not in record.states
+        ended = is_ended(record.states) and not facts.boot_grace
         why = (
             "; Kubernetes does not list the pod's node" if ended else " after a restart of slurmctld; waiting"
         )
