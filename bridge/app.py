@@ -272,7 +272,8 @@ class Bridge:
             clock=monotonic,
         )
         known = (self._discovery.notes, self._storage.notes, hooks.notes)
-        notes = (self.snapshot.notes, guard.notes, self._ends, self.nodes.notes, *known)
+        views = (informer.notes for informer in self._informers)
+        notes = (self.snapshot.notes, guard.notes, self._ends, self.nodes.notes, *known, *views)
         self.notes: Callable[[], list[str]] = lambda: [note for each in notes for note in each()]
         probes = pages(self.snapshot.missing, self.notes)
         self.app = App(Extender(grants, door, monotonic), hooks, probes)

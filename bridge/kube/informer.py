@@ -77,6 +77,13 @@ class Informer(Generic[T]):
         """Seconds since we last knew that we were current; infinite before the first list."""
         return self._clock() - self._fresh
 
+    def notes(self) -> list[str]:
+        """For /readyz, once two tries in a row have failed: it is blind."""
+        if self._failures < 2 or self.last_error is None or not self.lists:
+            return []
+        text = f"{self._kind.name} are as they were {self.age():.0f} s ago; nothing that runs is touched"
+        return [f"Kubernetes: {text}: {self.last_error}"]
+
     async def wait_synced(self) -> None:
         """Until the first complete list."""
         await self._synced.wait()

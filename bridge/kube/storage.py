@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ class Storage:
 
     def __init__(self, client: KubeClient, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._informers: dict[str, Informer[Any]] = {}
+        self._refused: Counter[str] = Counter()  # times in a row, by kind
         for kind, table in (
             (claims(), store.claims),
             (volumes(), store.volumes),
@@ -57,9 +59,13 @@ class Storage:
         ]
 
     def _denied(self) -> list[str]:
-        return [name for name, one in self._informers.items() if isinstance(one.last_error, Denied)]
+        """What was listed once is refused twice: an API server that comes up says no before it knows who may what."""
+        refused = ((name, one) for name, one in self._informers.items() if isinstance(one.last_error, Denied))
+        return [name for name, one in refused if not one.lists or self._refused[name] > 1]
 
     async def _rest(self, name: str, seconds: float) -> None:
+        denied = isinstance(self._informers[name].last_error, Denied)
+        self._refused[name] = self._refused[name] + 1 if denied else 0
         await asyncio.sleep(max(seconds, DENIED_PAUSE) if name in self._denied() else seconds)
 
 

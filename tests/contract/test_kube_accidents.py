@@ -127,12 +127,16 @@ async def test_a_reset_backs_off_and_resumes_without_a_list(scene: Scene) -> Non
     await scene.clock.settle()
     scene.add("next")
     assert isinstance(scene.informer.last_error, UnknownOutcome)
-    await scene.clock.advance(0.05)
+    assert scene.informer.notes() == []
+    await scene.clock.advance(1)
     assert scene.held == {"first"}
+    (note,) = scene.informer.notes()
+    assert note.startswith("Kubernetes: pods are as they were 1 s ago; nothing that runs is touched: ")
     await scene.clock.advance(15)
     assert scene.held == {"first", "next"}
     assert scene.informer.lists == 1
     assert scene.informer.last_error is None
+    assert scene.informer.notes() == []
 
 
 async def test_a_busy_server_gets_the_pause_it_asks_for(scene: Scene) -> None:

@@ -30,6 +30,7 @@ from tests.contract import kube_fixture
 from tests.contract.kube_fixture import Side, eventually
 from tests.worlds import kube_objects
 from tests.worlds.kube import KubeWorld
+from tests.worlds.kube_faults import Answer
 
 side = kube_fixture.side
 CLASS = "/apis/storage.k8s.io/v1/storageclasses"
@@ -112,6 +113,22 @@ async def test_what_may_not_be_read_is_a_note_that_names_the_rights_and_nobody_w
             " volumes of a pod; deploy/manifests/cluster/bridge-rights.yaml has the rights"
         ]
         await eventually(lambda: store.claims.synced)
+
+
+async def test_one_refusal_of_what_was_listed_is_no_missing_right() -> None:
+    """An API server that comes up again says no to everybody for a moment."""
+    world, store = KubeWorld(), Store(set())
+    found = Storage(KubeClient(world), store)
+    async with running(found):
+        await eventually(lambda: store.storage_settled)
+        await eventually(lambda: world.reads["watch", "persistentvolumes"] == 1)
+        world.faults.plan(Answer(403), verb="watch", resource="persistentvolumes", times=1)
+        world.cut_watches("persistentvolumes", reset=True)
+        said: list[str] = []
+        await eventually(
+            lambda: bool(said.extend(found.notes()) or world.reads["watch", "persistentvolumes"] > 1)
+        )
+        assert (said, store.storage_denied()) == ([], False)
 
 
 async def test_what_a_pod_asks_of_a_node_comes_back_as_it_was_written(side: Side) -> None:

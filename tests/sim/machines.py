@@ -59,7 +59,6 @@ class Machines:
         self._bodies: dict[str, Object] = {}  # of node objects that were deleted
         self._lost: dict[str, float] = {}  # since when a node is not there
         self._boots = 1
-        sim.slurm.forgets_nodes = True
         for name, what in self._kinds.items():
             self._prepare(name, what)
         comment = marked("", NodeMark(cluster="another", node=KubeNode("n1")))

@@ -33,7 +33,7 @@ class NodeTable:
 
     nodes: dict[str, WorldNode]
     nodes_changed: float
-    forgets_nodes = False  # a crash undoes what was said of nodes, too
+    forgets_nodes = True  # a crash undoes what was said of nodes, too
     clock: Callable[[], float]
     on_change: Callable[[], None]
     _changes: int
