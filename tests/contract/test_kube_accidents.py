@@ -135,8 +135,8 @@ async def test_a_reset_backs_off_and_resumes_without_a_list(scene: Scene) -> Non
     await scene.clock.advance(15)
     assert scene.held == {"first", "next"}
     assert scene.informer.lists == 1
-    assert scene.informer.last_error is None
     assert scene.informer.notes() == []
+    assert scene.informer.last_error is None
 
 
 async def test_a_busy_server_gets_the_pause_it_asks_for(scene: Scene) -> None:

@@ -125,9 +125,12 @@ async def test_one_refusal_of_what_was_listed_is_no_missing_right() -> None:
         world.faults.plan(Answer(403), verb="watch", resource="persistentvolumes", times=1)
         world.cut_watches("persistentvolumes", reset=True)
         said: list[str] = []
-        await eventually(
-            lambda: bool(said.extend(found.notes()) or world.reads["watch", "persistentvolumes"] > 1)
-        )
+
+        def watched_again() -> bool:
+            said.extend(found.notes())
+            return world.reads["watch", "persistentvolumes"] > 1
+
+        await eventually(watched_again)
         assert (said, store.storage_denied()) == ([], False)
 
 
