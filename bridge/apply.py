@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar, assert_never
 from bridge.core import attempt as attempts
 from bridge.core import environment
 from bridge.core.drains import cause_of
-from bridge.core.model import JobId, KubeNode, Node, Pod
+from bridge.core.model import JobId, KubeNode, Node, Pod, SlurmNode
 from bridge.core.steps import (
     AdoptJob,
     Bind,
@@ -110,8 +110,8 @@ class WriteDoor:
         self._numbered = numbered
         self._wall = wall
 
-    async def apply(self, step: Step) -> Pod | JobId | None:
-        """What the answer tells: the pod as the API server has it after the write, or the id that Slurm gave a job."""
+    async def apply(self, step: Step) -> Pod | JobId | SlurmNode | None:
+        """What the answer tells: the pod as it is now, the id that Slurm gave a job, the node that we drained."""
         return await self._through(step, self._carry_out)
 
     async def apply_to_node(self, step: NodeStep) -> Node | None:
@@ -132,7 +132,7 @@ class WriteDoor:
         STEPS.labels(kind, "ok").inc()
         return changed
 
-    async def _carry_out(self, step: Step) -> Pod | JobId | None:
+    async def _carry_out(self, step: Step) -> Pod | JobId | SlurmNode | None:
         match step:
             case SubmitJob(id=job, spec=spec, immediate=True):
                 await self._slurm.allocate(job, spec)
@@ -159,7 +159,7 @@ class WriteDoor:
             case EndJob():
                 await self._end(step)
             case DrainNode():
-                await self._drain(step)
+                return step.node if await self._drain(step) else None
             case Nominate(pod=pod, node=node, conditions=conditions):
                 return await self._kube.patch_pod_status(pod, nominated=node, conditions=conditions)
             case Release(pod=pod, job=job, node=node, gpus=gpus, gang=gang, environment=variables):
@@ -233,12 +233,12 @@ class WriteDoor:
                 assert_never(step)
         return None
 
-    async def _drain(self, step: DrainNode) -> None:
-        """Not if it is there and Ready, where that is what the step rests on."""
+    async def _drain(self, step: DrainNode) -> bool:
+        """Not if it is there and Ready, where that is what the step rests on. False: somebody else's drain stands."""
         if step.away is not None and (there := await self._node(step.away)) is not None and there.ready:
             if step.needed:
                 raise StaleView(f"node {step.away} is Ready: its kubelet says what becomes of its containers")
-            return
+            return False
 
         def over(reason: str) -> bool:
             """What keeps devices from a second user is stronger than what the mirror would lift by itself."""
@@ -246,8 +246,12 @@ class WriteDoor:
             return bool(step.over) and reason == step.over if mirrors else cause_of(reason) is not None
 
         slurm = self._slurm.nodes
-        if await slurm.drain(step.node, step.reason, comment=step.comment, over=over, cluster=self._cluster):
+        done = await slurm.drain(
+            step.node, step.reason, comment=step.comment, over=over, cluster=self._cluster
+        )
+        if done:
             log.warning("node drained", node=step.node, why=step.reason)
+        return done
 
     async def _end(self, step: EndJob) -> None:
         """COMPLETED or FAILED with the pod's exit code where slurmctld can be asked; else cancelled."""

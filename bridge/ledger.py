@@ -6,6 +6,7 @@ keeps only what the store, the pods and the jobs themselves show: after a restar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -194,6 +195,7 @@ class Ledger:
             found = ghosts(
                 record,
                 self._kube_name,
+                self._ready_since,
                 cluster=self._cluster,
                 seen=self._seen,
                 now=self._slurm_now(),
@@ -201,6 +203,10 @@ class Ledger:
             )
             for holder in found:
                 self._haunt(holder, grace=record.mark.grace if record.mark is not None else 0)
+
+    def _ready_since(self, name: KubeNode) -> float:
+        node = self._store.node(name)
+        return node.ready_since if node is not None and node.ready else math.inf
 
     def _haunt(self, holder: Holder, *, grace: int) -> None:
         """As if its object had gone now: a kubelet that was cut off may have heard of it only just."""

@@ -34,26 +34,32 @@ def at_peace(record: JobRecord) -> bool:
 def ghosts(
     record: JobRecord,
     kube_name: Callable[[SlurmNode], KubeNode],
+    ready_since: Callable[[KubeNode], float],
     *,
     cluster: str,
     seen: Collection[Uid],
     now: float,
     margin: float,
 ) -> Iterator[Holder]:
-    """Pods of the job's mark that were never seen, on each of its nodes. `now`: by slurmctld's clock."""
+    """Pods of the job's mark that were never seen, on each of its nodes.
+
+    `now`: by slurmctld's clock. `ready_since`: in seconds since the epoch; inf: the node is not Ready. Its kubelet ends
+    nothing before.
+    """
     mark, ended = record.mark, is_ended(record.states)
     if mark is None or mark.cluster != cluster or at_peace(record):
         return
-    if ended and now - record.ended >= mark.grace + margin:
-        return
     for name, text in zip_longest(record.nodes, record.gres[: len(record.nodes)], fillvalue=""):
+        node = kube_name(SlurmNode(name))
+        if ended and now - max(record.ended, ready_since(node)) >= mark.grace + margin:
+            continue
         gpus = _gpus(text, ended=ended)
         if gpus and mark.place:
             gpus = None  # a claim may have got other GPUs than its pod was started with
         if gpus is None or gpus:
             for uid, pod in zip(mark.uids, mark.pods, strict=False):
                 if uid not in seen:
-                    yield Holder(uid=uid, pod=pod, node=kube_name(SlurmNode(name)), gpus=gpus)
+                    yield Holder(uid=uid, pod=pod, node=node, gpus=gpus)
 
 
 def never_seen(

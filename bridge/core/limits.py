@@ -47,6 +47,14 @@ def user_end(facts: Facts, record: JobRecord) -> float | None:
     return ended - _ahead(facts, ended - started)
 
 
+def asked_end(facts: Facts, record: JobRecord) -> float | None:
+    """When the pod's own limit is over, whatever Slurm's is now: who extended it may have taken that back."""
+    own = facts.spec.user_limit if facts.spec else None
+    if own is None or record.claims or "RUNNING" not in record.states or not record.started:
+        return None
+    return record.started + own * 60
+
+
 def spent(facts: Facts, record: JobRecord) -> str:
     """Why the pod would have too little of its time, if it started now: Slurm counts from the start of the job, and
     nobody was there to place the pod; "" = it has enough."""

@@ -13,7 +13,7 @@ from bridge.core.claims import SETTLED, claim, miscounted
 from bridge.core.conditions import job_condition, scheduled_repair, utc, worth_writing
 from bridge.core.ends import TAKEN, end_doubles, end_pods, evidence, failed_elsewhere, unkillable
 from bridge.core.facts import NEVER, Facts, Member, Sight
-from bridge.core.limits import early, told, user_end
+from bridge.core.limits import asked_end, early, told, user_end
 from bridge.core.model import JobId, JobRecord, Pod, is_ended, is_granted
 from bridge.core.steps import Decision, NameJob, Release, SetConditions, Step
 from bridge.core.strays import stray
@@ -245,9 +245,13 @@ def _again(facts: Facts, running: list[Member], record: JobRecord, joining: Deci
 
 
 def _limit_read(facts: Facts, sight: Sight, record: JobRecord) -> tuple[JobId, ...]:
-    """Somebody may have shortened the limit."""
+    """Somebody may have shortened the limit, or taken back that it was extended."""
+    end, asked = user_end(facts, record), asked_end(facts, record)
+    if end is None and asked is None:
+        return ()
     due = LIMIT_READ + sight.id % LIMIT_SPREAD
-    return (sight.id,) if sight.read_age > due and user_end(facts, record) is not None else ()
+    passed = asked is not None and sight.read_age > facts.slurm_now - asked >= 0.0
+    return (sight.id,) if sight.read_age > due or passed else ()
 
 
 def _dispute_read(facts: Facts, pods: list[Pod], record: JobRecord) -> tuple[JobId, ...]:
@@ -256,5 +260,12 @@ def _dispute_read(facts: Facts, pods: list[Pod], record: JobRecord) -> tuple[Job
 
 
 def _until_limit(facts: Facts, record: JobRecord) -> float | None:
-    end = user_end(facts, record)
-    return None if end is None else min(LIMIT_LOOK, max(1.0, end - facts.slurm_now))
+    end, asked = user_end(facts, record), asked_end(facts, record)
+    if end is None and asked is None:
+        return None
+    rests = [LIMIT_LOOK]
+    if end is not None:
+        rests.append(max(1.0, end - facts.slurm_now))
+    if asked is not None and asked > facts.slurm_now:
+        rests.append(max(1.0, asked - facts.slurm_now))
+    return min(rests)

@@ -18,7 +18,7 @@ from bridge.core import held
 from bridge.core.breaker import PAUSE, Key
 from bridge.core.grouping.gangs import generation_of
 from bridge.core.lifecycle import decide
-from bridge.core.model import GroupKey, JobId, JobRecord, Pod, Uid, Workload
+from bridge.core.model import GroupKey, JobId, JobRecord, Pod, SlurmNode, Uid, Workload
 from bridge.core.outcomes import Outcome, of_submit, refusal, too_long
 from bridge.core.steps import (
     TO_A_POD,
@@ -237,7 +237,7 @@ class GroupsLoop:
         with suppress(BridgeError):
             await self._snapshot.read(pod)
 
-    def _succeeded(self, key: GroupKey, step: Step, answer: Pod | JobId | None) -> None:
+    def _succeeded(self, key: GroupKey, step: Step, answer: Pod | JobId | SlurmNode | None) -> None:
         if isinstance(answer, Pod):
             self._snapshot.learn(answer)
         if isinstance(step, Release):
@@ -245,7 +245,7 @@ class GroupsLoop:
             self._snapshot.memory.unbar(key)
         if isinstance(step, Forsake) and generation_of(key) and step.attempt.excluded:
             self._snapshot.memory.shun(key, step.attempt.excluded)
-        if isinstance(step, DrainNode):
+        if isinstance(step, DrainNode) and answer is not None:  # others may lift theirs
             self._snapshot.memory.note_drained(step.node)
         if isinstance(step, SubmitJob | SubmitHeld):
             self._snapshot.memory.fine(key)
