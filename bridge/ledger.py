@@ -143,15 +143,27 @@ class Ledger:
                 return f"containers of {holder.pod} may still run"
         return ""
 
-    def occupied(self, node: KubeNode) -> bool:
-        """GPUs there may be in use, whoever counts them."""
-        return any(True for _ in self.holders(node))
+    def occupied(self, node: KubeNode, lives: Callable[[JobId], bool]) -> bool:
+        """GPUs there may be in use, whoever counts them.
+
+        Not by pods that are to stay and none of whose jobs lives: Slurm can give them their place back only when the
+        node's record is in order again.
+        """
+        return any(not self._lost(holder.uid, lives) for holder in self.holders(node))
+
+    def _lost(self, uid: Uid, lives: Callable[[JobId], bool]) -> bool:
+        pod = self._store.pods.ours.get(uid)
+        if pod is None or not pod.node or pod.deleted or pod.ended:
+            return False
+        return not any(lives(job) for job in (label_of(pod), *self._jobs_of(uid)) if job is not None)
 
     def _over(self, pod: Pod) -> bool:
         """Its job has ended, or is forgotten and won't be asked for again, which would need the node."""
         job = label_of(pod)
         record = self._records().get(job) if job is not None else None
-        return is_ended(record.states) if record is not None else bool(pod.deleted)
+        if record is None or not record.nodes:  # or what a refused claim leaves
+            return bool(pod.deleted)
+        return is_ended(record.states)
 
     def _recorded(self, pod: Pod, node: KubeNode, attempt: int | None = None) -> frozenset[int]:
         """The GPUs of that node that the pod's job holds, as far as its record is known."""

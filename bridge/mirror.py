@@ -14,7 +14,7 @@ from bridge.config import Settings
 from bridge.core import nodesize, startfailures
 from bridge.core import pairs as core_pairs
 from bridge.core.drains import REMOVING, standing
-from bridge.core.model import KubeNode, Node, Pod, SlurmNode, Uid, is_ended
+from bridge.core.model import JobId, KubeNode, Node, Pod, SlurmNode, Uid, is_ended
 from bridge.core.nodes import Around, Outlook, Pair, StartFailure
 from bridge.errors import UserError
 from bridge.kube.store import Store
@@ -28,7 +28,7 @@ SILENT = "NOT_RESPONDING"
 
 class Mirror:
     """`boot_age`: seconds since slurmctld started; `lingering`: why what ran on a node may run on, "" = it doesn't;
-    `occupied`: a pod of ours may use GPUs there."""
+    `occupied`: a pod of ours may use GPUs there; not one that has lost its job, by who tells which live."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Mirror:
         *,
         boot_age: Callable[[], float],
         lingering: Callable[[KubeNode], str],
-        occupied: Callable[[KubeNode], bool],
+        occupied: Callable[[KubeNode, Callable[[JobId], bool]], bool],
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -137,7 +137,7 @@ class Mirror:
             taken=self._taken.get(home, {}),
             failures=tuple(self._failures.get(home, {}).values()),
             unfree=self._lingering(home),
-            named=pair.name in named or (_leaves(pair) and self._occupied(home)),
+            named=pair.name in named or (_leaves(pair) and self._occupied(home, self._lives)),
             differs_for=now - self._differs.get(pair.name, now),
             silent_for=now - self._silent.get(pair.name, now),
             absent_for=now - self._absent.get(pair.name, now),
@@ -152,6 +152,10 @@ class Mirror:
         """Nodes that a live job of ours holds or waits for. Looked for only while some node is to go."""
         leaving = any(standing(record) in REMOVING for record in self._watch.nodes.values())
         return frozenset(self._held()) if leaving else frozenset()
+
+    def _lives(self, job: JobId) -> bool:
+        states = self._watcher.states.get(job)
+        return states is not None and not is_ended(states)
 
     def _held(self) -> Iterator[SlurmNode]:
         for job, states in self._watcher.states.items():

@@ -94,9 +94,8 @@ def by_others(record: NodeRecord) -> bool:
 
 
 def set_down(record: NodeRecord) -> bool:
-    """By somebody else, who said why."""
-    theirs = not record.reason.startswith((DRAIN_PREFIX, _SLURMS_OWN))
-    return "DOWN" in record.states and bool(record.reason) and theirs
+    """By somebody else, whether or not they said why."""
+    return "DOWN" in record.states and not record.reason.startswith((DRAIN_PREFIX, _SLURMS_OWN))
 
 
 def drained_by(record: NodeRecord) -> str:

@@ -92,10 +92,10 @@ def _uncounted(picture: Picture, name: SlurmNode, *, any_job: bool = False) -> I
         if pod.node != home or not pod.annotations.get(GPUS_ANNOTATION):
             continue
         held = [job for job in picture.holding(pod) if "PENDING" not in job.states]
-        named = {str(job.id) for job in picture.own(pod.uid)}
+        named = {str(job.id) for job in picture.own(pod.uid) if job.nodes}  # a refused claim has none
         again = any("PENDING" in job.states for job in picture.own(pod.uid))  # a crash took its start back
         forgotten = pod.uid in here and (again or pod.labels.get(JOB_ID_LABEL) not in named)
-        if any_job or not (forgotten or any(not is_ended(job.states) for job in held)):
+        if not forgotten and (any_job or all(is_ended(job.states) for job in held)):
             yield pod.ref
 
 
