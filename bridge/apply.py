@@ -148,12 +148,15 @@ class WriteDoor:
                     version=pod.version,
                 )
             case Unhold(id=job):
+                await self._still_ours(job)
                 await self._slurm.unhold(job)
             case Prioritize(id=job, priority=priority):
+                await self._still_ours(job)
                 await self._slurm.update_priority(job, priority)
-            case UpdateExclusions(excluded=excluded):
-                for job, nodes in excluded.items():
-                    await self._slurm.update_excluded(job, nodes)
+            case UpdateExclusions(id=job, excluded=excluded):
+                await self._still_ours(job)
+                for part, nodes in excluded.items():
+                    await self._slurm.update_excluded(part, nodes)
             case AdoptJob(id=job, mark=mark):
                 await self._slurm.update_mark(job, mark)
             case EndJob():
@@ -252,6 +255,13 @@ class WriteDoor:
         if done:
             log.warning("node drained", node=step.node, why=step.reason)
         return done
+
+    async def _still_ours(self, job: JobId) -> None:
+        """A number that Slurm chose it gives out again, if a crash has made it forget; then the mark tells."""
+        if self._numbered(job) and (
+            (mark := (await self._slurm.job(job)).mark) is None or mark.cluster != self._cluster
+        ):
+            raise Conflict(f"job {job} is another one now: it has no mark of this cluster")
 
     async def _end(self, step: EndJob) -> None:
         """COMPLETED or FAILED with the pod's exit code where slurmctld can be asked; else cancelled."""

@@ -246,6 +246,7 @@ class Bind:
     node: KubeNode
 
 
+TO_A_JOB = Unhold | Prioritize | UpdateExclusions
 TO_A_POD = NameJob | Nominate | Release | Forsake | SetConditions | Notify | DeletePod | DropFinalizer | Bind
 NodeStep = (
     DrainNode

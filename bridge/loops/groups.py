@@ -21,6 +21,7 @@ from bridge.core.lifecycle import decide
 from bridge.core.model import GroupKey, JobId, JobRecord, Pod, SlurmNode, Uid, Workload
 from bridge.core.outcomes import Outcome, of_submit, refusal, too_long
 from bridge.core.steps import (
+    TO_A_JOB,
     TO_A_POD,
     AdoptJob,
     Decision,
@@ -226,6 +227,8 @@ class GroupsLoop:
                 self._failed(key, step, error)
                 if isinstance(error, Conflict) and isinstance(step, TO_A_POD):
                     await self._read(step.pod)
+                elif isinstance(error, Conflict) and isinstance(step, TO_A_JOB):
+                    self._watcher.want(step.id)
                 return False
             self._succeeded(key, step, answer)
             if isinstance(answer, Pod):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.model import JobId
+from bridge.core.model import JobId, Pod, SlurmNode
+from bridge.core.steps import Step, Unhold
 from tests.sim.simulation import Simulation
 from tests.sim.test_held import only, play
 from tests.sim.test_story import running
@@ -141,3 +142,31 @@ def test_a_crash_at_any_write_costs_neither_a_job_its_priority_nor_a_pod_its_pla
         assert only(sim.jobs_of(kept)).nodes == ("n1",)
 
     play(tmp_path, scene, nodes=1, bootGrace=30.0)
+
+
+def test_a_number_that_slurm_gives_to_another_before_the_release_releases_nobody_elses_job(
+    tmp_path: Path,
+) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.start()
+        door = sim._replicas["a"].bridge._groups._door
+        apply = door.apply
+        natives: list[JobId] = []
+
+        async def applying(step: Step) -> Pod | JobId | SlurmNode | None:
+            if isinstance(step, Unhold) and not natives:
+                sim.slurm.lose(step.id)
+                await asyncio.sleep(2.0)  # slurmctld was away
+                sim.slurm._next_native = step.id
+                natives.append(sim.slurm.native(user="bob", gpus=99).id)
+                sim.slurm.hold(natives[0], "JobHeldUser")
+            return await apply(step)
+
+        door.apply = applying  # type: ignore[method-assign]
+        uid = sim.create("p")
+        await sim.until(lambda: bool(natives), 5.0)
+        await sim.until(lambda: running(sim, "p"), 60.0)
+        assert sim.slurm.jobs[natives[0]].on_hold
+        assert only(sim.jobs_of(uid)).id != natives[0]
+
+    play(tmp_path, scene, nodes=1)
