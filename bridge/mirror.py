@@ -6,6 +6,7 @@ around them. Nothing in here waits for the network.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import replace
@@ -113,7 +114,7 @@ class Mirror:
             now=self._wall(),
             slurm_now=self._watcher.slurm_now(),
             kube_age=self._kube_age(),
-            slurm_age=max(self._watch.age(), self._watcher.age()),
+            slurm_age=self._slurm_age(),
             boot_age=self._boot_age(),
             boot_grace=self._settings.slurm.bootGrace,
             min_job_age=float(self._slurm.min_job_age),
@@ -147,6 +148,12 @@ class Mirror:
         """A healthy watch may say nothing for so long, and is current all the same."""
         age = max(self._store.nodes.age(), self._store.pods.age())
         return age if age > OLD_VIEW else 0.0
+
+    def _slurm_age(self) -> float:
+        """A look in vain may mean that slurmctld starts anew, and has lost what it said last."""
+        if self._watch.failing or not self._watcher.healthy:
+            return math.inf
+        return max(self._watch.age(), self._watcher.age())
 
     def _named(self) -> frozenset[SlurmNode]:
         """Nodes that a live job of ours holds or waits for. Looked for only while some node is to go."""

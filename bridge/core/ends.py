@@ -220,8 +220,10 @@ def drains(
         return ()
     # One whose object is gone is still a node of Slurm's.
     unknown = (name for record in records for name in record.nodes if name not in facts.nodes)
-    twins = {name: node.name for name, node in facts.nodes.items()}
-    names = dict.fromkeys((*(name for name, twin in twins.items() if twin in dead), *unknown))
+    twins = {SlurmNode(node): node for node in dead}  # one that is not listed may be back this very moment
+    twins |= {name: node.name for name, node in facts.nodes.items()}
+    known = (name for name, node in facts.nodes.items() if node.name in dead)
+    names = dict.fromkeys((*known, *unknown))
     reason = (
         f"{DRAIN_PREFIX} node not Ready; containers of {', '.join(pod.ref for pod in lost)} may still run"
     )

@@ -7,7 +7,7 @@ grace and a margin are over; one that we ended has none, so that a restart of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -19,11 +19,15 @@ from bridge.errors import ProtocolError
 WITH_A_STATUS = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})  # ours: that of containers that are dead
 
 
-def at_rest(record: JobRecord | None) -> Mark | None:
-    """What to write on a job that we cancel after its containers; None: nothing, it isn't ours or never had a node."""
-    if record is None or record.mark is None or not record.nodes:
+def at_rest(record: JobRecord | None, members: Set[Uid] | None = None) -> Mark | None:
+    """What to write on a job that we cancel after its containers; None: nothing, it isn't ours or never had a node.
+
+    `members`: who has gone. Others of its gang would take the cancel for a person's word.
+    """
+    if record is None or record.mark is None:
         return None
-    return replace(record.mark, over=True)
+    others = members is not None and not members >= set(record.mark.uids)
+    return replace(record.mark, over=True) if record.nodes or others else None
 
 
 def at_peace(record: JobRecord) -> bool:

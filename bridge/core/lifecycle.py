@@ -106,6 +106,7 @@ def wind_down(facts: Facts) -> Decision:
     there = (*facts.members, *facts.ghosts)
     silent = [m for m in there if m.pod not in stranded and not m.told_dead]
     working = tuple({m.pod.node: m.node_ready_since for m in silent}.items())
+    members = {m.pod.uid for m in facts.members}
     ends = (
         EndJob(
             id=s.id,
@@ -113,7 +114,7 @@ def wind_down(facts: Facts) -> Decision:
             why=why,
             waits="PENDING" in (s.states or ()),
             note=note,
-            mark=at_rest(s.record),
+            mark=at_rest(s.record, members),
             working=working,
         )
         for s in live
@@ -376,7 +377,8 @@ def _ended_before_bound(facts: Facts, pods: list[Pod], record: JobRecord) -> Dec
     """Cancelled by a person, or too late by the user's own word: the pod goes too. Anything else is asked for again."""
     members = [m for m in facts.members if m.pod in pods]
     ends = record.states | torn(record.states)
-    if "CANCELLED" in ends and "REVOKED" not in ends:
+    ours = record.mark is not None and record.mark.over
+    if "CANCELLED" in ends and "REVOKED" not in ends and not ours:
         text = f"job {record.id} was cancelled in Slurm before the pod started; the pod is deleted with it"
         return end_pods(facts, members, record, Verdict(Reason.CANCELLED, text))
     if "DEADLINE" in ends:  # another job would be as late

@@ -92,7 +92,7 @@ def _uncounted(picture: Picture, name: SlurmNode, *, any_job: bool = False) -> I
         if pod.node != home or not pod.annotations.get(GPUS_ANNOTATION):
             continue
         held = [job for job in picture.holding(pod) if "PENDING" not in job.states]
-        named = {str(job.id) for job in picture.own(pod.uid) if job.nodes}  # a refused claim has none
+        named = {str(job.id) for job in picture.own(pod.uid) if name in job.nodes}  # not if a crash moved it
         again = any("PENDING" in job.states for job in picture.own(pod.uid))  # a crash took its start back
         forgotten = pod.uid in here and (again or pod.labels.get(JOB_ID_LABEL) not in named)
         if not forgotten and (any_job or all(is_ended(job.states) for job in held)):
@@ -145,7 +145,7 @@ def holders_kept(change: Change) -> Iterator[str]:
     """A node on whose GPUs something may still run is not deleted; nor given back or registered anew, if Slurm doesn't
     count what runs there.
 
-    Tolerated: a pod whose job slurmctld has forgotten, or its start, as its place is asked for again.
+    Tolerated: a pod whose job slurmctld has forgotten, or where it started, as its place is asked for again.
     """
     for name in change.altered:
         before, after = change.before.records.get(name), change.after.records.get(name)

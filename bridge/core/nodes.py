@@ -7,6 +7,7 @@ Frozen values only, as in `core.model`. Times are Unix seconds by slurmctld's cl
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -154,8 +155,8 @@ class Around:
 
     @property
     def age(self) -> float:
-        """Seconds since the older of both sides was known."""
-        return max(self.kube_age, self.slurm_age)
+        """Seconds since the older of both sides was known: a start of slurmctld may have undone what it said before."""
+        return max(self.kube_age, self.slurm_age if self.slurm_age <= self.boot_age else math.inf)
 
     @property
     def young(self) -> bool:

@@ -151,7 +151,7 @@ class World:
             now=self.now,
             slurm_now=self.now,
             kube_age=0.1,
-            slurm_age=0.1,
+            slurm_age=min(0.1, self.now - self.booted),
             boot_age=self.now - self.booted,
             partitions=self.partitions,
             many_lost=pairs.many_lost(found),

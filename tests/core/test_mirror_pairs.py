@@ -110,6 +110,12 @@ def test_an_old_picture_decides_nothing(age: str) -> None:
     assert world.look()
 
 
+def test_a_list_from_before_slurmctld_started_decides_nothing() -> None:
+    world = World.of(kube("n1", cordoned=True), record("n1"), kube("n2"))
+    assert world.look(slurm_age=2.0, boot_age=1.0) == []
+    assert world.look(slurm_age=1.0, boot_age=2.0)
+
+
 def test_taints_stay_where_slurms_list_is_empty_or_slurmctld_has_just_come_up() -> None:
     names = [f"n{i}" for i in range(20)]
     world = World.of(*(kube(n, labels={}) for n in names), *(by_hand(n) for n in names))

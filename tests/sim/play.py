@@ -277,8 +277,8 @@ class _Stage:
             case KubeFault(kind=kind, verb=verb, times=times):
                 resource = {"-list": "pods", "nodes": "nodes"}.get(kind[-5:])
                 verb = "list" if resource else verb
-                if resource == "pods":
-                    self._sim.witness.deceived()
+                if resource is not None:
+                    self._sim.witness.deceived(resource)
                 kube.faults.plan(accidents.kube(kind), verb=verb, resource=resource, times=times)
             case Watch(how="cut"):
                 kube.cut_watches()

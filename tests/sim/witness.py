@@ -107,15 +107,16 @@ class Witness:
         self._drained: dict[SlurmNode, float] = {}  # since when, by slurmctld's clock
         self._former: deque[tuple[Picture, float]] = deque()  # of nodes, and until when they were so
         self._blind = False  # a watch has lost something, and may lack it until everything is listed again
-        self._deceived = (
-            False  # a list of pods lacked some: who never saw those holds them for dead in the end
-        )
+        # A list lacked some: who never saw those pods holds them for dead in the end, and asks for no place on a node
+        # that is not there.
+        self._deceived: set[str] = set()
         self._hung = 0.0  # until when requests may be carried out that were sent long before
         self.leaders = 0  # that may all believe that they lead
         self.rivals = False  # there have been two
         self._calm = math.inf  # since when
         self._removed: set[Uid] = set()
         self._ended: set[JobId] = set()  # by the bridge
+        self._torn: set[JobId] = set()
         self._recent: deque[tuple[Picture, float]] = deque()  # and until when it was so
         self.failed = asyncio.Event()
         self.first: Seen | None = None
@@ -171,6 +172,7 @@ class Witness:
         ended = {job.id for job in change.after.jobs if is_ended(job.states)} & change.touched
         self._ended -= {job.id for job in change.after.jobs if not is_ended(job.states)}  # back, or another's
         self._ended |= ended - {job.id for job in change.before.jobs if is_ended(job.states)}
+        self._torn |= {job.id for job in change.before.jobs if torn(job.states)}
         left = {pod.uid: pod for pod in change.after.pods}
         for pod in change.before.pods:
             if pod.node or pod.deleted or pod.uid in self._removed or not self._kube.serving:
@@ -180,9 +182,7 @@ class Witness:
             own = change.after.own(pod.uid)
             cancelled = {job.id for job in own if "CANCELLED" in job.states}
             late = any("DEADLINE" in job.states for job in own)
-            part = any(
-                torn(job.states) for job in change.before.own(pod.uid)
-            )  # somebody ended a component of it
+            part = any(job.id in self._torn for job in own)  # somebody ended a component of it
             meant = late or part or change.before.bereft(pod)
             if cancelled and cancelled <= self._ended and not meant:
                 text = f"pod {pod.ref} was deleted for the end of a job that the bridge itself ended"
@@ -214,7 +214,7 @@ class Witness:
 
     def _was_right_of_nodes(self, change: Change, found: Violation) -> bool:
         now = change.after.now
-        if self._deceived and found.invariant == holders_kept.__name__:
+        if "pods" in self._deceived and found.invariant == holders_kept.__name__:
             return True
         for holds, age in NODES_SEEN.items():
             age = PATIENCE if self._blind or now < self._hung else age
@@ -245,9 +245,9 @@ class Witness:
         """Something of what Kubernetes told was lost."""
         self._blind = True
 
-    def deceived(self) -> None:
-        """A list of pods that was not true."""
-        self._deceived = True
+    def deceived(self, resource: str) -> None:
+        """A list of pods or nodes that was not true."""
+        self._deceived.add(resource)
 
     def hangs(self, seconds: float) -> None:
         """Requests to Slurm may be carried out so late."""
