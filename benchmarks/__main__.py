@@ -10,18 +10,22 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import burst, ends, gangs, grants, single, stack
+from benchmarks import burst, ends, gangs, grants, nodes, single, stack
 from benchmarks.report import Report
 from benchmarks.world import World, connect, say
 
 SECTIONS = ("burst", "single", "gangs", "grants", "ends")
+NODES = "nodes"  # a section with a stack of its own: the bridge registers the nodes
 SLOWEST = 300  # pods of the run at half the peak rate, at most
 
 
 def main() -> None:
     asked = _arguments()
     say(f"stack {asked.name}: {asked.nodes} external nodes")
-    found = stack.up(asked.name, asked.nodes, asked.min_job_age)
+    if NODES in asked.only:
+        found = stack.up(asked.name, 0, asked.min_job_age, nodes.SETTINGS)
+    else:
+        found = stack.up(asked.name, asked.nodes, asked.min_job_age)
     report = Report({"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")})
     try:
         asyncio.run(_measure(found, report, asked))
@@ -38,6 +42,10 @@ async def _measure(found: stack.Stack, report: Report, asked: argparse.Namespace
         report.facts.update(await _facts(world, asked))
         await world.reset()
         await world.warm_up()
+        if NODES in asked.only:
+            report.facts["nodes"] = f"{world.nodes} and {asked.nodes} that the bridge registers"
+            report.add(f"{asked.nodes} external nodes", *await nodes.measure(world, asked.nodes, asked.ends))
+            return
         peak = asked.peak
         for count in asked.pods if "burst" in asked.only else ():
             peak = await _burst(world, report, count, asked)
@@ -111,7 +119,7 @@ def _arguments() -> argparse.Namespace:
         type=_sections,
         default=list(SECTIONS),
         metavar="S,S",
-        help=f"sections: {','.join(SECTIONS)}",
+        help=f"sections: {','.join(SECTIONS)}; or {NODES}, alone, with --nodes 1000",
     )
     add("--quick", action="store_true", help="one burst of 100 and few repetitions: does everything work?")
     add("--no-limits", dest="limits", action="store_false", help="bursts without their limits, for tuning")
@@ -133,9 +141,11 @@ def _numbers(text: str) -> list[int]:
 
 def _sections(text: str) -> list[str]:
     chosen = text.split(",")
-    unknown = [name for name in chosen if name and name not in SECTIONS]
+    unknown = [name for name in chosen if name and name not in (*SECTIONS, NODES)]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]}: the sections are {', '.join(SECTIONS)}")
+        raise argparse.ArgumentTypeError(f"{unknown[0]}: the sections are {', '.join((*SECTIONS, NODES))}")
+    if NODES in chosen and len(chosen) > 1:
+        raise argparse.ArgumentTypeError(f"{NODES} stands alone: its stack is another one")
     return chosen
 
 

@@ -20,6 +20,8 @@ import yaml
 
 NAMESPACE = "bench"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+NODES = "/api/v1/nodes"
+MERGE = {"Content-Type": "application/merge-patch+json"}
 OUR_SCHEDULER = "slurm-bridge"
 OPTION = "slurmjob.slinky.slurm.net/"  # prefix of the annotations that steer a pod's job
 JOB_LABEL = "scheduler.slinky.slurm.net/slurm-jobid"
@@ -77,7 +79,8 @@ class Kube:
 
     async def call(self, method: str, path: str, body: object = None, *, fine: Sequence[int] = ()) -> Any:
         raw = None if body is None else json.dumps(body)
-        async with self._http.request(method, self._url + path, data=raw) as reply:
+        headers = MERGE if method == "PATCH" else None
+        async with self._http.request(method, self._url + path, data=raw, headers=headers) as reply:
             text = await reply.text()
             if reply.status >= 300 and reply.status not in fine:
                 raise RuntimeError(f"{method} {path}: {reply.status} {text[:300]}")
@@ -118,8 +121,11 @@ class Kube:
     async def delete_all(self) -> None:
         await self.call("DELETE", PODS)
 
-    async def watch(self, version: str) -> aiohttp.ClientResponse:
-        path = f"{self._url}{PODS}?watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds=3600"
+    async def patch_node(self, name: str, body: object) -> None:
+        await self.call("PATCH", f"{NODES}/{name}", body)
+
+    async def watch(self, version: str, what: str = PODS) -> aiohttp.ClientResponse:
+        path = f"{self._url}{what}?watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds=3600"
         return await self._http.get(path)
 
 

@@ -68,6 +68,17 @@ class Slurm:
     async def call(self, method: str, path: str, body: object = None) -> Any:
         return json.loads(await self._raw(method, path, body))
 
+    async def nodes(self) -> dict[str, dict[str, Any]]:
+        """Every record, as Slurm tells it; half a megabyte for a hundred."""
+        return {node["name"]: node for node in (await self.call("GET", "nodes/"))["nodes"]}
+
+    async def node(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.call("GET", f"node/{name}"))["nodes"][0]
+        return found
+
+    async def delete_node(self, name: str) -> None:
+        await self._raw("DELETE", f"node/{name}")
+
     async def release(self) -> str:
         return str((await self.call("GET", "ping/"))["meta"]["slurm"]["release"])
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,8 +59,8 @@ class Stack:
         _stack(verb, part, "--name", self.name)
 
 
-def up(name: str, nodes: int, min_job_age: int) -> Stack:
-    """One hybrid node beside the external ones: its slurmd answers for them (the sink)."""
+def up(name: str, nodes: int, min_job_age: int, settings: Sequence[str] = ()) -> Stack:
+    """One hybrid node beside the external ones: its slurmd answers for them (the sink). `settings` of the bridge."""
     options = (
         "--nodes",
         str(nodes),
@@ -70,6 +70,7 @@ def up(name: str, nodes: int, min_job_age: int) -> Stack:
         str(min_job_age),
         "--audit",
         "--no-workloads",
+        *(word for setting in settings for word in ("--set", setting)),
     )
     _stack("up", "--name", name, *options)
     return Stack(name, _env(name))

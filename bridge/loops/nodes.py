@@ -22,6 +22,7 @@ from bridge.core.model import KubeNode, SlurmNode
 from bridge.core.nodes import Outlook, Pair
 from bridge.core.pairs import home
 from bridge.core.steps import DeleteNode, DrainNode, NodeStep, NotifyNode, UndrainNode
+from bridge.core.twins import names, naming
 from bridge.errors import BridgeError, Conflict, NotFound, TransientError
 from bridge.kube.client import KubeClient
 from bridge.log import logger
@@ -157,7 +158,7 @@ class NodesLoop:
     async def _allowed(self, pair: Pair, step: DrainNode) -> bool:
         """Asked by its name: lists may lack a node. Many at once may be an accident: the breaker is asked."""
         cause = cause_of(step.reason)
-        if cause is Cause.GONE and await self._there(home(pair)):
+        if cause is Cause.GONE and await self._there(pair):
             log.warning("a node that no list shows is there", node=pair.name)
             return False
         if cause in WORDS or step.over:
@@ -168,12 +169,13 @@ class NodesLoop:
         self._held.add(pair.name)
         return False
 
-    async def _there(self, name: KubeNode) -> bool:
+    async def _there(self, pair: Pair) -> bool:
+        """Kubernetes has the machine, and it is still called so in Slurm."""
         try:
-            await self._kube.node(name)
+            node = await self._kube.node(home(pair))
         except NotFound:
             return False
-        return True
+        return pair.name in names(node, naming(self._watch.nodes.values()))
 
     def _put_off(self, name: SlurmNode, error: Exception, longest: float = LONGEST) -> None:
         before = self._trouble.get(name)

@@ -14,6 +14,7 @@ from bridge.core.model import is_ended
 from bridge.names import (
     EXTERNAL_NODE_LABEL,
     MANAGED_NODE_TAINT,
+    SLURM_NODENAME_LABEL,
 )
 from tests.sim import accidents
 from tests.sim.nodes import (
@@ -207,6 +208,15 @@ def relisted(sim: Simulation) -> None:
     sim.kube.cut_watches("nodes")
     sim.kube.namespace(f"later-{sim.kube.storage.version}")
     sim.kube.compact()
+
+
+def test_a_machine_that_gets_another_name_in_slurm_moves_there(tmp_path: Path) -> None:
+    async def scene(sim: Simulation) -> None:
+        sim.kube.storage.patch("nodes", "", "n1", {"metadata": {"labels": {SLURM_NODENAME_LABEL: "m1"}}})
+        await sim.until(lambda: "m1" in sim.slurm.nodes, 600.0)
+        assert "n1" not in sim.slurm.nodes
+
+    stage(tmp_path, scene)
 
 
 def test_a_node_list_that_lacks_nodes_drains_none_of_them(tmp_path: Path) -> None:
