@@ -145,9 +145,10 @@ class Mirror:
         )
 
     def _kube_age(self) -> float:
-        """A healthy watch may say nothing for so long, and is current all the same."""
-        age = max(self._store.nodes.age(), self._store.pods.age())
-        return age if age > OLD_VIEW else 0.0
+        """A healthy watch may say nothing for OLD_VIEW, and is current all the same."""
+        tables = (self._store.nodes, self._store.pods)
+        age = max(table.age() for table in tables)
+        return age if age > OLD_VIEW else max(table.unwatched() for table in tables)
 
     def _slurm_age(self) -> float:
         """A look in vain may mean that slurmctld starts anew, and has lost what it said last."""

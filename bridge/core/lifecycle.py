@@ -269,7 +269,8 @@ def _taken_back(facts: Facts, pods: list[Pod], why: str) -> Decision:
     stranded, alive = _not_known_dead(facts)
     if alive and live:
         return replace(_draining(facts, alive), steps=forsaken)
-    ends = (EndJob(id=s.id, wait_status=None, why=why) for s in live)
+    known = {m.pod.uid for m in facts.members}
+    ends = (EndJob(id=s.id, wait_status=None, why=why, mark=at_rest(s.record, known)) for s in live)
     steps: tuple[Step, ...] = (*forsaken, *drains(facts, stranded, *_records(live)), *ends)
     return Decision(verdict=Verdict(Reason.GATHERING, why), steps=steps, again=1.0)
 

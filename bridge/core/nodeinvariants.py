@@ -152,6 +152,8 @@ def holders_kept(change: Change) -> Iterator[str]:
         if after is None:
             for ref in _uncounted(change.after, name, any_job=True):
                 yield f"node {name} was deleted, and pod {ref} may still run there"
+        elif after.states & {"DOWN", "FAIL"}:
+            continue  # nobody gets it
         elif before is None or ("DRAIN" in before.states and "DRAIN" not in after.states):
             for ref in _uncounted(change.after, name):
                 yield f"node {name} was given to others, and pod {ref} may still run there"

@@ -165,14 +165,18 @@ class Informer(Generic[T]):
         silence = seconds + SILENCE_MARGIN
         async with self._client.watch(self._kind, self._version, seconds=seconds, silence=silence) as lines:
             self._current(self._clock())
+            self._sink.watching(True)
             count = size = 0
-            async for line in lines:
-                heard = True
-                self._apply(self._kind.event(line))
-                count, size = count + 1, size + len(line)
-                if count >= EVENTS_A_BREATH or size >= BYTES_A_BREATH:
-                    count = size = 0
-                    await asyncio.sleep(0)
+            try:
+                async for line in lines:
+                    heard = True
+                    self._apply(self._kind.event(line))
+                    count, size = count + 1, size + len(line)
+                    if count >= EVENTS_A_BREATH or size >= BYTES_A_BREATH:
+                        count = size = 0
+                        await asyncio.sleep(0)
+            finally:
+                self._sink.watching(False)
         lasted = self._clock() - opened
         if not heard and lasted < SHORT_WATCH:
             raise UnknownOutcome(f"the watch of {self._kind.name} ended at once")

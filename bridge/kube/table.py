@@ -33,6 +33,9 @@ class Sink(Protocol[In]):
     def fresh(self, at: float, /) -> None:
         """At that monotonic time we knew all there was to know."""
 
+    def watching(self, on: bool, /) -> None:
+        """A watch tells what is new, or none does any more."""
+
 
 class Table(Generic[T]):
     """Objects of one kind by key. `version` counts changes; `synced` is True after the first complete
@@ -45,6 +48,7 @@ class Table(Generic[T]):
         self._items: dict[Key, T] = {}
         self._listed: set[Key] | None = None
         self._fresh = float("-inf")
+        self._unwatched: float | None = float("-inf")  # since when; None: it is watched
         self._listeners: list[Callable[[T | None, T | None], None]] = []
         self.version = 0
         self.synced = False
@@ -61,6 +65,10 @@ class Table(Generic[T]):
     def age(self) -> float:
         """Seconds since we last knew that we were current; infinite before the first list."""
         return self._clock() - self._fresh
+
+    def unwatched(self) -> float:
+        """Seconds for which nobody has told what is new; 0.0 = a watch is open, which may be silent."""
+        return 0.0 if self._unwatched is None else self._clock() - self._unwatched
 
     # --- for the informer -------------------------------------------------------------------------
 
@@ -100,6 +108,9 @@ class Table(Generic[T]):
 
     def fresh(self, at: float) -> None:
         self._fresh = at
+
+    def watching(self, on: bool) -> None:
+        self._unwatched = None if on else self._clock()
 
     # --- what differs by kind ---------------------------------------------------------------------
 
