@@ -68,13 +68,14 @@ def features(node: Node, settings: NodeSettings, partitions: frozenset[str] | No
     """None: nobody says which, so that they stay as they are."""
     text = node.annotations.get(NODE_PARTITIONS_ANNOTATION, "")
     names = tuple(dict.fromkeys(part for raw in text.split(",") if (part := raw.strip())))
+    whose = f"annotation {NODE_PARTITIONS_ANNOTATION}" if names else "setting externalNodePartitions"
     names = names or settings.externalNodePartitions
     if not names:
         return None
     for name in names:
         if not _NAME.fullmatch(name) or (partitions is not None and name not in partitions):
             raise UserError(
-                f"node {node.name}: annotation {NODE_PARTITIONS_ANNOTATION}: Slurm has no partition "
+                f"node {node.name}: {whose}: Slurm has no partition "
                 f"{trim(repr(name), 60)}; correct the name, or add NodeSet and PartitionName to slurm.conf"
             )
     return names

@@ -112,6 +112,13 @@ def test_a_node_that_cannot_be_registered_says_what_to_mend(changes: dict[str, o
     assert words in one.verdicts[0].text
 
 
+def test_a_partition_that_slurm_lacks_is_blamed_on_who_named_it() -> None:
+    world = World.of(kube("n1"), partitions=frozenset({"bridge"}))
+    world.settings = SETTINGS.model_copy(update={"externalNodePartitions": ("gone",)})
+    (one,) = world.see().values()
+    assert "setting externalNodePartitions: Slurm has no partition 'gone'" in one.verdicts[0].text
+
+
 def test_a_topology_that_is_none_stops_nothing_else(world: World) -> None:
     world.kubernetes(K1, annotations={TOPOLOGY_ANNOTATION: "leaf1"}, cordoned=True)
     assert "is no topology" in texts(world)
