@@ -160,12 +160,20 @@ class Candidates:
         self._seen = nodes
         if before is not None and before is not nodes and before.keys() != nodes.keys():
             self._stirred |= dict.fromkeys(self._answers.values())
+        self._stir_partitions()
         found = dict(self._stirred_pods)
         for answer in self._stirred:
             found |= answer.pods
         self._stirred.clear()
         self._stirred_pods.clear()
         return list(found)
+
+    def _stir_partitions(self) -> None:
+        """A node that has just been registered is in none before Slurm is asked again which nodes they have."""
+        for answer in self._answers.values():
+            for name in [name for name, found in answer.fits.items() if found[1] is not self._known(name)]:
+                del answer.fits[name]
+                self._stirred[answer] = None
 
     def overcommitted(self, names: frozenset[SlurmNode]) -> None:
         """These no pod gets, whatever it asks for."""

@@ -186,7 +186,8 @@ def few_at_once(change: Change) -> Iterator[str]:
 
 
 def _fresh(picture: Picture, record: NodeRecord) -> bool:
-    return record.reason_at - picture.since.get(record.name, record.reason_at) < picture.skew + 1.0
+    since = math.floor(picture.since.get(record.name, record.reason_at))  # Slurm tells whole seconds
+    return record.reason_at - since < picture.skew + 1.0
 
 
 @invariant

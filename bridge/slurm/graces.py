@@ -17,7 +17,7 @@ from bridge.core.model import JobRecord, Partition
 from bridge.errors import BridgeError
 from bridge.slurm.client import SlurmClient
 
-INTERVAL: Final = 20.0  # seconds between looks at the partitions
+INTERVAL: Final = 5.0  # seconds between looks at the partitions
 QOS_INTERVAL: Final = 300.0  # seconds between looks at the QOS: slurmdbd has its own work
 TIMEOUT: Final = 5.0  # seconds
 BY_PARTITION: Final = "preempt/partition_prio"

@@ -341,7 +341,8 @@ def test_nothing_is_kept_of_pods_that_are_gone(cluster: Cluster) -> None:
 
 
 CHANGES = st.tuples(
-    st.sampled_from(("cordon", "label", "taint", "port", "bind", "end", "go", "come")), st.integers(1, 3)
+    st.sampled_from(("cordon", "label", "taint", "port", "bind", "end", "go", "come", "join")),
+    st.integers(1, 3),
 )
 
 
@@ -353,6 +354,8 @@ def _apply(cluster: Cluster, changes: list[tuple[str, int]]) -> Iterator[None]:
         match what:
             case "come":
                 cluster.store.nodes.put(Node(name=KubeNode(name), allocatable={"pods": "2"}))
+            case "join" if cluster.known is not None:  # the partition has one more, or one less
+                cluster.known ^= {SlurmNode(name)}
             case "port" | "end":
                 cluster.put(f"theirs-{number}", phase="Failed" if what == "end" else "Running", **other)
             case "bind":
