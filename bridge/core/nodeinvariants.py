@@ -187,7 +187,7 @@ def few_at_once(change: Change) -> Iterator[str]:
 
 def _fresh(picture: Picture, record: NodeRecord) -> bool:
     since = math.floor(picture.since.get(record.name, record.reason_at))  # Slurm tells whole seconds
-    return record.reason_at - since < picture.skew + 1.0
+    return record.reason_at - since < 1.0
 
 
 @invariant
