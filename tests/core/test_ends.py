@@ -131,6 +131,13 @@ def test_node_fail_right_after_a_boot_is_no_evidence() -> None:
     assert not [s for s in decision.steps if isinstance(s, DeletePod)]
 
 
+def test_a_failed_node_is_no_evidence_while_nobody_can_tell_if_it_was_the_pods() -> None:
+    other = replace(record(FIRST, "NODE_FAIL"), nodes=(SlurmNode("n9"),))
+    decision = decide(facts(bound(FIRST), sights=(sight(other),), nodes={}))
+    assert kinds(decision) == []
+    assert "Kubernetes does not list the pod's node" in decision.verdict.text
+
+
 def test_a_failed_fast_path_record_is_no_evidence_about_a_bound_pod() -> None:
     failed = record(FAST, "FAILED", nodes=())
     decision = decide(facts(bound(FAST), sights=(sight(failed),)))
@@ -188,6 +195,16 @@ def test_the_users_time_limit_ends_the_pod_before_slurm_does() -> None:
 def test_a_limit_that_was_extended_in_slurm_counts_and_is_noticed_within_a_minute() -> None:
     decision = decide(limited(36_000))
     assert (decision.steps, decision.again) == ((), 60.0)
+
+
+def test_a_limit_that_was_extended_is_read_again_when_the_pods_own_is_over() -> None:
+    seen = limited(36_000)
+    (asked,) = [s.record for s in seen.sights.values() if s.record is not None]
+    assert seen.spec is not None
+    over = asked.started + (seen.spec.user_limit or 0) * 60
+    late = replace(sight(asked), read_age=30.0)
+    assert decide(replace(seen, sights={FIRST: late}, slurm_now=over + 10)).reads == (FIRST,)
+    assert decide(replace(seen, sights={FIRST: late}, slurm_now=over + 40)).reads == ()
 
 
 def test_a_suspended_job_has_no_time_limit() -> None:

@@ -82,6 +82,12 @@ def test_nothing_is_written_on_a_job_that_is_not_ours_or_never_had_a_node() -> N
     assert at_rest(None) is None
     assert at_rest(running(mark=None)) is None
     assert at_rest(running(nodes=())) is None
+    assert at_rest(running(nodes=()), set(THEIR_MARK.uids)) is None
+
+
+def test_who_else_waits_with_a_gang_is_told_that_its_job_was_ended_by_the_bridge() -> None:
+    told = at_rest(running(nodes=()), {Uid("another")})
+    assert told is not None and told.over
 
 
 @pytest.mark.parametrize(
@@ -124,6 +130,16 @@ def test_they_get_their_grace_and_a_margin_from_when_the_job_was_read(desk: Desk
 def test_a_job_that_ended_longer_ago_than_its_grace_and_a_margin_leaves_nothing(desk: Desk) -> None:
     read(desk, ended(desk, "CANCELLED", ago=20.0 + MARGIN))
     assert desk.holders() == []
+
+
+@pytest.mark.parametrize(("ready", "ago", "left"), [(False, 0.0, 1), (True, 40.0, 1), (True, 60.0, 0)])
+def test_however_long_ago_it_ended_its_kubelet_must_have_had_the_time(
+    desk: Desk, ready: bool, ago: float, left: int
+) -> None:
+    since = NOW + desk.now - ago
+    desk.store.nodes.put(Node(name=KubeNode("n1"), ready=ready, ready_since=since))
+    read(desk, ended(desk, "CANCELLED", ago=3600.0))
+    assert len(desk.holders()) == left
 
 
 def test_on_a_node_that_does_not_answer_they_are_not_known_dead(desk: Desk) -> None:
