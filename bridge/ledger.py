@@ -161,7 +161,8 @@ class Ledger:
         """Its job has ended, or is forgotten and won't be asked for again, which would need the node."""
         job = label_of(pod)
         record = self._records().get(job) if job is not None else None
-        if record is None or not record.nodes:  # or what a refused claim leaves
+        # What a refused claim leaves has no node; after a crash of slurmctld the job may be elsewhere.
+        if record is None or all(self._kube_name(name) != pod.node for name in record.nodes):
             return bool(pod.deleted)
         return is_ended(record.states)
 

@@ -87,7 +87,8 @@ def test_nothing_is_written_on_a_job_that_is_not_ours_or_never_had_a_node() -> N
 
 def test_who_else_waits_with_a_gang_is_told_that_its_job_was_ended_by_the_bridge() -> None:
     told = at_rest(running(nodes=()), {Uid("another")})
-    assert told is not None and told.over
+    assert told is not None
+    assert told.over
 
 
 @pytest.mark.parametrize(
