@@ -158,13 +158,15 @@ class Ledger:
         return not any(lives(job) for job in (label_of(pod), *self._jobs_of(uid)) if job is not None)
 
     def _over(self, pod: Pod) -> bool:
-        """Its job has ended, or is forgotten and won't be asked for again, which would need the node."""
+        """Its job has ended, or is forgotten, or elsewhere since a crash, and won't be asked for again there."""
         job = label_of(pod)
-        record = self._records().get(job) if job is not None else None
-        # What a refused claim leaves has no node; after a crash of slurmctld the job may be elsewhere.
-        if record is None or all(self._kube_name(name) != pod.node for name in record.nodes):
-            return bool(pod.deleted)
-        return is_ended(record.states)
+        if job is not None and self._holds(job, pod.node) and is_ended(self._records()[job].states):
+            return True
+        return bool(pod.deleted) and not any(self._holds(live, pod.node) for live in self._jobs_of(pod.uid))
+
+    def _holds(self, job: JobId, node: KubeNode) -> bool:
+        record = self._records().get(job)
+        return record is not None and any(self._kube_name(name) == node for name in record.nodes)
 
     def _recorded(self, pod: Pod, node: KubeNode, attempt: int | None = None) -> frozenset[int]:
         """The GPUs of that node that the pod's job holds, as far as its record is known."""
