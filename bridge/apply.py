@@ -258,9 +258,10 @@ class WriteDoor:
 
     async def _still_ours(self, job: JobId) -> None:
         """A number that Slurm chose it gives out again, if a crash has made it forget; then the mark tells."""
-        if self._numbered(job) and (
-            (mark := (await self._slurm.job(job)).mark) is None or mark.cluster != self._cluster
-        ):
+        if not self._numbered(job):
+            return
+        mark = (await self._slurm.job(job)).mark
+        if mark is None or mark.cluster != self._cluster:
             raise Conflict(f"job {job} is another one now: it has no mark of this cluster")
 
     async def _end(self, step: EndJob) -> None:
