@@ -77,14 +77,6 @@ class Machines:
         sim.slurm.set_node(replace(sim.slurm.nodes[name], external=False, dynamic=False))
         if what == "operator":
             self._operator.join(name, name, gpus=self._gpus)
-            slurmd = {"name": f"slurm-worker-{name}", "labels": {"app.kubernetes.io/name": "slurmd"}}
-            spec = {
-                "nodeName": name,
-                "schedulerName": "default-scheduler",
-                "tolerations": [{"operator": "Exists"}],
-                "containers": [{"name": "slurmd"}],
-            }
-            sim.kube.add("pods", {"metadata": slurmd, "spec": spec, "status": {"phase": "Running"}})
 
     def close(self) -> None:
         self._work.cancel()

@@ -24,25 +24,22 @@ async def synced(sim: Simulation, operator: Operator, seconds: float) -> None:
         await sim.settle(1.0)
 
 
+def told(sim: Simulation) -> set[str]:
+    """By the conditions of the slurmd pod: only the operator's, as the bridge writes nothing there."""
+    pod = sim.kube.get("pods", "slurm-worker-n1", "slurm")
+    assert pod is not None
+    assert set(pod["metadata"].get("annotations", {})) == set()
+    return {c["type"].removeprefix("SlurmNodeState") for c in pod["status"].get("conditions", ())}
+
+
 def stage(tmp_path: Path, story: Callable[[Simulation, Operator], Awaitable[None]]) -> None:
     """n1 is a node of the operator's, with its slurmd pod."""
 
     async def begun(sim: Simulation) -> None:
         operator = Operator(sim.slurm, sim.kube)
-        operator.join("n1", "n1")
+        operator.join("n1", "n1", tolerates={"key": MANAGED_NODE_TAINT, "operator": "Exists"})
         status = {"allocatable": SIZE, "nodeInfo": {"bootID": "boot-1"}}
         sim.kube.storage.patch("nodes", "", "n1", {"status": status}, subresource="status")
-        slurmd = {
-            "nodeName": "n1",
-            "tolerations": [{"key": MANAGED_NODE_TAINT, "operator": "Exists"}],
-            "containers": [{"name": "slurmd"}],
-        }
-        meta = {
-            "name": "slurm-worker-n1",
-            "namespace": "default",
-            "labels": {"app.kubernetes.io/name": "slurmd"},
-        }
-        sim.kube.add("pods", {"metadata": meta, "spec": slurmd})
         sim.start()
         await sim.until(lambda: shown(sim, "n1")[0] == "Usable", 10.0)
         await story(sim, operator)
@@ -58,9 +55,11 @@ def test_a_cordon_is_the_operators_to_mirror_and_what_it_does_shows_on_the_node(
             await synced(sim, operator, 5)
             assert slurm(sim, "n1").reason == f"{PREFIX}Node (n1) was cordoned"
             assert shown(sim, "n1")[0] == "Drained"
+            assert told(sim) == {"Idle", "Drain"}
             sim.cordon("n1", False)
             await synced(sim, operator, 5)
             assert not slurm(sim, "n1").drained
+            assert told(sim) == {"Idle"}
             assert shown(sim, "n1")[0] == "Usable"
         assert replace(slurm(sim, "n1"), reason_at=0.0) == replace(before, reason_at=0.0)
         assert not [request for request in writes(sim) if "node/" in request]
