@@ -30,7 +30,7 @@ NODE, HYBRID = "x1", "n2"
 SIZE = {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "2", "pods": "110"}
 SETTLING = 4  # seconds
 MIN_JOB_AGE = 5  # seconds
-SETTINGS = {"nodeSettling": SETTLING, "bootGrace": BOOT_GRACE, "startFailures": 3, "taintNodes": "true"}
+SETTINGS = {"nodeSettling": SETTLING, "bootGrace": BOOT_GRACE, "taintNodes": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -277,32 +277,3 @@ def test_a_node_of_another_bridge_is_left_alone(scene: Scene) -> None:
 
 def steady(record: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(record.get(key) for key in ("state", "reason", "comment", "cpus", "features"))
-
-
-# --- bad nodes ------------------------------------------------------------------------------------
-
-
-def test_a_node_that_rejects_three_pods_is_drained_until_it_boots_anew(scene: Scene, node: str) -> None:
-    kubelet(scene, False)
-    shows(scene, "Ready", "True")
-    change(scene, {"status": {"nodeInfo": {"bootID": "first"}}}, status=True)
-    options = {**scene.only(node), "partition": "all"}
-    names = ("bad-1", "bad-2", "bad-3")
-    for name in names:
-        assert reason(scene) == "", "fewer than three"
-        scene.create(k.pod(name, options=options))
-        scene.when(name, "bound", lambda pod: k.node_of(pod) == node, within=90)
-        rejected = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
-        scene.patch(name, {"status": rejected}, subresource="/status")
-    eventually(
-        "it is drained", lambda: reason(scene).startswith("slurm-bridge: pods do not start: "), within=10
-    )
-    assert all(f"{scene.namespace}/{name}" in reason(scene) for name in names)
-    change(scene, {"status": {"nodeInfo": {"bootID": "second"}}}, status=True)
-    is_free(scene)
-    dead = {"name": "train", "image": "", "imageID": "", "ready": False, "restartCount": 0}
-    dead["state"] = {"terminated": {"exitCode": 1}}
-    for name in names:  # the node goes with this test, and then nobody else can tell that they never ran
-        scene.patch(name, {"status": {"containerStatuses": [dead]}}, subresource="/status")
-        scene.delete(name, gracePeriodSeconds=0)
-        scene.gone(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -123,3 +124,40 @@ def test_a_machine_that_comes_is_registered_and_one_that_goes_is_drained_at_once
     eventually("it is drained", lambda: drained(scene, COMING), within=PROMISED, promised=True)
     assert in_slurm(scene, COMING)["reason"].startswith("slurm-bridge: no node of Kubernetes")
     assert scene.slurm.ask("DELETE", f"node/{COMING}").is_success  # five minutes later the bridge would
+
+
+def test_a_node_that_rejects_three_pods_is_drained_until_it_boots_anew(scene: Scene, node: str) -> None:
+    def told(**status: Any) -> None:
+        scene.kube.must("PATCH", f"/api/v1/nodes/{node}/status", {"status": status}, kind=k.MERGE)
+
+    def boots(name: str) -> None:
+        told(nodeInfo={"bootID": name})
+
+    names = ("bad-1", "bad-2", "bad-3")
+    with unplayed(scene, node):
+        told(conditions=[{"type": "Ready", "status": "True", "reason": "Test"}])
+        boots("first")
+        for name in names:
+            assert not drained(scene, node), "fewer than three"
+            scene.create(k.pod(name, options=scene.only(node)))
+            scene.when(name, "bound", lambda pod: k.node_of(pod) == node)
+            rejected = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+            scene.patch(name, {"status": rejected}, subresource="/status")
+        eventually("it is drained", lambda: drained(scene, node), within=10)
+        why = in_slurm(scene, node)["reason"]
+        assert why.startswith("slurm-bridge: pods do not start: ")
+        assert all(f"{scene.namespace}/{name}" in why for name in names)
+        boots("second")
+        eventually("it is not", lambda: not drained(scene, node))
+        assert in_slurm(scene, node)["reason"] == ""
+
+
+@contextmanager
+def unplayed(scene: Scene, name: str) -> Iterator[None]:
+    """Nobody plays its kubelet: the test does."""
+    path = f"/api/v1/nodes/{name}"
+    scene.kube.must("PATCH", path, {"metadata": {"labels": {"type": None}}}, kind=k.MERGE)
+    try:
+        yield
+    finally:
+        scene.kube.must("PATCH", path, {"metadata": {"labels": {"type": "kwok"}}}, kind=k.MERGE)
